@@ -1,0 +1,1 @@
+"""How people and programs reach Redrive: each face parses, calls one service method, shapes the answer."""

@@ -1,0 +1,1 @@
+"""Where jobs rest. Empty, so that importing the port loads no SQL."""

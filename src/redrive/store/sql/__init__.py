@@ -1,0 +1,1 @@
+"""One store in SQL, on PostgreSQL and on SQLite."""

@@ -1,0 +1,124 @@
+"""The operator's two questions: why is it here, and is it safe to run again."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from redrive import Fatal, Reason
+from redrive.domain.errors import NotFound, PayloadError
+from redrive.domain.job import JobHead, JobRecord, LedgerEntry
+from redrive.domain.states import Place
+from redrive.ops.safety import Safety, judge
+from redrive.store.port import TypeInfo, TypeView, WorkerInfo
+
+NOW = datetime(2026, 4, 30, tzinfo=UTC)
+
+
+def head(**changes: Any) -> JobHead:
+    made = JobHead(
+        id=UUID(int=1), place=Place.DLQ, state=None, type="t", queue="q", priority=10, version=3, revision=1, life=1,
+        attempt=1, spent=1, max_attempts=3, content_type="application/json", payload_size=2, tags=(), labels={},
+        idempotency_key=None, lock_key=None, worker_id=None, due_at=NOW, created_at=NOW, updated_at=NOW,
+        life_started_at=NOW, created_by=None, modified_by=None, reason=Reason.RETRIES_EXHAUSTED,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def entry(kind: str = "failed", life: int = 1) -> LedgerEntry:
+    return LedgerEntry(life, 1, kind, 1, NOW, NOW, "w", "b", "fatal", "E", "m", None, None)
+
+
+def view(idempotent: bool) -> TypeView:
+    return TypeView("t", "b", "q", {}, idempotent, "bury", {}, None, None, NOW)
+
+
+PROBLEM = PayloadError("a comma is missing")
+CASES: list[tuple[str, Any, Safety, str]] = [
+    ("retries", {}, Safety.SAFE, "was not undone"),
+    ("retries, idempotent", {"view": view(True)}, Safety.SAFE, ""),
+    ("late success", {"ledger": ["late_success"]}, Safety.UNSAFE, "its effect has happened"),
+    ("key held", {"holder": head()}, Safety.UNSAFE, "holds its key"),
+    ("zombie", {"reason": Reason.ZOMBIE}, Safety.UNKNOWN, "not idempotent"),
+    ("zombie, idempotent", {"reason": Reason.ZOMBIE, "view": view(True)}, Safety.SAFE, "says that it is idempotent"),
+    ("zombie, unknown type", {"reason": Reason.ZOMBIE, "view": None}, Safety.UNKNOWN, "no worker has announced"),
+    ("timeout", {"reason": Reason.TIMEOUT}, Safety.UNKNOWN, "may have done part"),
+    ("lost", {"reason": Reason.HEARTBEAT_LOST}, Safety.UNKNOWN, "may have done part"),
+    ("unreadable", {"problem": PROBLEM}, Safety.FUTILE, "repair it first"),
+    ("nobody serves it", {"live": False}, Safety.SAFE, "would wait for one"),
+    ("nobody knows it", {"live": False, "view": None}, Safety.FUTILE, "no worker has announced its type"),
+    ("three lives", {"lives": 3}, Safety.FUTILE, "died in 3 lives"),
+    ("fatal", {"reason": Reason.FATAL}, Safety.FUTILE, "still the same"),
+    ("fatal, edited", {"reason": Reason.FATAL, "revision": 2}, Safety.SAFE, ""),
+    ("unreadable zombie", {"reason": Reason.ZOMBIE, "problem": PROBLEM}, Safety.UNKNOWN, "may have done part"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "safety", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_verdicts(facts: dict[str, Any], safety, said):
+    ledger = [entry(kind) for kind in facts.get("ledger", [])] + [entry(life=n) for n in range(facts.get("lives", 1))]
+    about = head(reason=facts.get("reason", Reason.RETRIES_EXHAUSTED), revision=facts.get("revision", 1))
+    record = JobRecord(about, b"{}", None, tuple(ledger))
+    verdict = judge(
+        record, facts.get("problem"), facts.get("view", view(False)), facts.get("holder"), facts.get("live", True)
+    )
+    assert verdict.safety is safety
+    assert said in (verdict.findings[0] if verdict.findings else "")
+
+
+def test_a_dead_job_explained(app, desk):
+    @app.job("t")
+    def handler(a: int) -> None: ...
+
+    broken = app.enqueue_raw("t", b'{"a": 1\n"b": 2}')
+    app.worker().run(burst=True)
+    explained = app.insight().explain(broken.id)
+    assert explained.reason is not None
+    assert explained.reason.first_step == "repair the payload or the code, then resurrect"
+    assert explained.problem is not None
+    assert (explained.problem.line, explained.problem.column, explained.problem.offset) == (2, 1, 8)
+    assert explained.suggestion is not None
+    assert explained.suggestion.payload == b'{"a": 1,\n"b": 2}'
+    assert explained.verdict is not None
+    assert explained.verdict.safety is Safety.FUTILE
+    assert desk.get(broken.id).payload == b'{"a": 1\n"b": 2}'  # a suggestion applies itself never
+
+    key = app.enqueue("t", {"a": 1}, idempotency_key="k")
+    desk.isolate(key.id)
+    app.enqueue("t", {"a": 1}, idempotency_key="k")
+    held = app.insight().explain(key.id)
+    assert held.verdict is not None
+    assert held.verdict.safety is Safety.UNSAFE
+    with pytest.raises(NotFound):
+        app.insight().explain(UUID(int=7))
+
+
+def test_a_job_that_lives_has_no_verdict(app):
+    explained = app.insight().explain(app.enqueue_raw("t", b"{").id)
+    assert (explained.reason, explained.verdict, explained.suggestion) == (None, None, None)
+    assert explained.problem is not None
+
+
+def test_work_that_does_not_move_is_named(app, desk):
+    for queue in ("served", "forgotten", "paused"):
+        app.enqueue("t", {}, queue=queue)
+    app.enqueue("t", {}, queue="later", run_after=3600)
+    desk.pause("paused")
+    announced = (TypeInfo("t", "served", {}, False, "bury", {}, None),)
+    app.store.register(WorkerInfo("w", "h", 1, "b", ("served", "paused"), announced, 1))
+    stuck = {one.queue: one.why for one in app.insight().standstills()}
+    assert set(stuck) == {"forgotten", "paused"}
+    assert "redrive work" in stuck["forgotten"]
+    assert "redrive queues resume paused" in stuck["paused"]
+
+
+def test_the_application_of_the_examples_raises_no_alarm_when_all_is_well(app):
+    @app.job("t")
+    def handler() -> None:
+        raise Fatal("no")
+
+    handler.enqueue()
+    app.worker().run(burst=True)
+    assert app.insight().standstills() == []
