@@ -32,6 +32,10 @@ FROM jobs_dlq WHERE reason = 'fatal' ORDER BY id LIMIT 1""",
         "a job that waits is given a lease that no worker holds",
         "UPDATE jobs_hot SET lease = 42 WHERE id = (SELECT min(id) FROM jobs_hot WHERE state = 'scheduled')",
     ),
+    "exclusive": Damage(
+        "a lock key is held for a job that does not run",
+        "INSERT INTO held_keys (lock_key, job_id, lease) SELECT 'mailbox:ada', min(id), 42 FROM jobs_archive",
+    ),
     "evidence": Damage(
         "the ledger line of a death is deleted",
         """

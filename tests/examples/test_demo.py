@@ -61,6 +61,7 @@ The ledger has 12 entries, each once: 3 from process PID and 9 from process PID
 Nobody came back before the time a partner had asked for
 kept 0 conservation every job is in exactly one place
 kept 0 owner
+kept 0 exclusive
 kept 0 evidence
 kept 0 exactness
 kept 0 audited
@@ -133,7 +134,7 @@ def broken(folder: Path) -> dict[str, tuple[str, ...]]:
     found = check(folder, Teller(Console(file=told, width=80)))
     verdicts = re.findall(r"^ +(kept|BROKEN) +\d+  (\w+)", told.getvalue(), re.MULTILINE)
     assert {name for verdict, name in verdicts if verdict == "BROKEN"} == {result.promise for result in found}
-    assert len(verdicts) == 8
+    assert len(verdicts) == 9
     return {result.promise: result.examples for result in found}
 
 

@@ -9,6 +9,7 @@ import pytest
 from redrive import Redrive
 from redrive.domain.filters import JobFilter
 from redrive.domain.states import Place
+from redrive.worker.outages import Outage
 from redrive.worker.schedules import Scheduler
 
 HOUR = timedelta(hours=1)
@@ -56,7 +57,7 @@ def test_row_28_each_occurrence_once_across_a_change_of_the_clock(
 
     (declared,) = app._schedules.values()
     told = Told(app.store, datetime.fromisoformat(begin + ":00").replace(tzinfo=UTC))
-    hands = [Scheduler(told, [declared], interval=10, alive_within=60, wake=int) for _ in range(2)]
+    hands = [Scheduler(told, [declared], interval=10, alive_within=60, wake=int, outage=Outage()) for _ in range(2)]
     slots: list[str] = []
     for _ in range(hours * 2):
         for hand in hands:

@@ -1,18 +1,22 @@
 """Limits of queues: what claims and starts take under them, when they change, and what operators see."""
 
 import math
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import func, select
 
 from redrive.domain.circuit import Breaker, Said, Seen
-from redrive.domain.errors import InvalidField
+from redrive.domain.errors import InvalidField, Unavailable
+from redrive.domain.job import ClaimedJob
 from redrive.domain.moves import Release
 from redrive.domain.states import Spot, Verb
 from redrive.store.port import ClaimRequest, QueueChange, QueueInfo
-from redrive.store.sql.store import SqlStore
-from redrive.store.sql.tables import queues
+from redrive.store.sql.store import SqlStore, open_store
+from redrive.store.sql.tables import jobs_hot, queues
 
+from .faults import faulty
 from .make import ACTOR, OTHER, QUEUE, TYPE, Floor, bury, draft, job, pair, succeed, worker
 from .rows import Rows
 
@@ -322,4 +326,29 @@ def test_probes_get_through_a_limit_and_a_lock_key(store, floor: Floor, rows: Ro
     assert (probe.started, probe.attempt, floor.spot(probe.uuid)) == (True, 1, Spot.PROCESSING)
     assert answer.circuit.permits == ((probe.id, probe.lease),)
     floor.settle(succeed(probe))
+    floor.kept()
+
+
+@pytest.mark.parametrize("limited_queue", [None, QUEUE, OTHER])
+def test_a_claim_that_fails_between_its_transactions_answers_with_what_it_has(store, url: str, limited_queue):
+    """Those jobs are taken: unsaid, they would wait for their lease to expire."""
+    if limited_queue:
+        limit(store, limited_queue, max_running=5)
+    own = open_store(url)
+    faults, floor = faulty(own), Floor(own)
+    own.register(worker(queues=BOTH_QUEUES))
+    floor.accept(*(job(queue=queue) for queue in BOTH_QUEUES for _ in range(2)))
+    taken = select(func.count()).where(jobs_hot.c.state == "taken")
+    statement, said = 0, set[int]()
+    while faults.struck or not statement:
+        statement, faults.struck = statement + 1, False
+        found: list[ClaimedJob] = []
+        with suppress(Unavailable), faults.at(statement):
+            found = own.claim(ClaimRequest("w1", BOTH_QUEUES, 9, (TYPE,)))
+        assert Rows(store).all(taken)[0][0] == len(found)
+        said.add(len(found))
+        own.settle([succeed(held) for held in found], worker_id="w1", build="b1", slot=1)
+        floor.accept(*(job(queue=held.queue) for held in found))
+    own.close()
+    assert {0, 4} <= said
     floor.kept()

@@ -4,12 +4,13 @@ import threading
 import time
 
 from redrive.worker.chores import Chore
+from redrive.worker.outages import Outage
 
 
 def test_a_chore_that_is_told_to_hurry_keeps_its_pace_afterwards():
     """Calls that came early do not push the next ones into the future: leases would run out meanwhile."""
     called = threading.Semaphore(0)
-    chore = Chore("test", 0.3, called.release)
+    chore = Chore("test", 0.3, called.release, Outage())
     chore.start()
     began = time.monotonic()
     for _ in range(20):
@@ -30,7 +31,7 @@ def test_a_chore_that_is_told_to_hurry_while_it_is_called_is_called_again():
         entered.release()
         assert gate.wait(10)
 
-    chore = Chore("test", 1000, action)
+    chore = Chore("test", 1000, action, Outage())
     chore.start()
     chore.hurry()
     assert entered.acquire(timeout=5)

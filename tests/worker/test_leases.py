@@ -287,7 +287,7 @@ async def test_what_it_says_of_waiting_is_never_an_old_word(lite_shop: Shop):
         leases = Leases(
             cast(WorkerPort, lite_shop.port), worker.runner, asyncio.get_running_loop(),
             worker_id=worker.id, interval=1, patience=9, waiting=lambda: waiting, register=lambda: None,
-            condition=worker.standing.condition, ordered=worker.standing.ordered,
+            condition=worker.standing.condition, ordered=worker.standing.ordered, outage=worker.outage,
         )  # fmt: skip
         await until(lambda: True in announced)  # the worker's own word; it has no other to say
         lite_shop.port.after["seen"] = change

@@ -106,12 +106,12 @@ def test_a_chore_that_met_an_outage_comes_back_soon():
             raise Unavailable("away")
         again.set()
 
-    chore = Chore("heartbeat", 60.0, action)
+    chore = Chore("heartbeat", 60.0, action, Outage())
     assert chore.tick() is not None
     assert chore.tick() is None
     calls.clear()
     again.clear()
-    quick = Chore("heartbeat", 0.2, action)
+    quick = Chore("heartbeat", 0.2, action, Outage())
     quick.start()
     assert again.wait(20)
     quick.stop()
@@ -318,7 +318,7 @@ async def test_a_lease_is_given_up_when_it_ends_and_not_at_the_next_interval(lit
     leases = Leases(
         cast(WorkerPort, lite_shop.port), cast(Runner, runner), asyncio.get_running_loop(),
         worker_id="w", interval=60.0, patience=0.1, waiting=lambda: False, register=lambda: None,
-        condition=lambda: pytest.fail("nothing is sent here"), ordered=lambda _: None,
+        condition=lambda: pytest.fail("nothing is sent here"), ordered=lambda _: None, outage=Outage(),
     )  # fmt: skip
     watching = asyncio.create_task(leases.watch())
     await until(lambda: set(runner.lost) == set(runner.held))

@@ -21,6 +21,7 @@ from redrive.store.port import ScheduleRow, WorkerInfo
 from redrive.store.sql.store import SqlStore, open_store
 from redrive.store.sql.tables import jobs_hot, metadata
 from redrive.worker import crontab
+from redrive.worker.outages import Outage
 from redrive.worker.schedules import Scheduler
 from tests.app.shared import shared_url
 from tests.faults.waiting import until
@@ -75,7 +76,7 @@ class Hand:
         self.woken = 0
         info = {one.name: digest(one.spec) for one in declared}
         store.register(WorkerInfo(worker, "h", 1, "b", ("default",), (), 1, info))
-        self.scheduler = Scheduler(store, declared, interval=10.0, alive_within=60.0, wake=self._wake)
+        self.scheduler = Scheduler(store, declared, interval=10.0, alive_within=60.0, wake=self._wake, outage=Outage())
 
     def _wake(self) -> None:
         self.woken += 1

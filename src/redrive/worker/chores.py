@@ -23,11 +23,11 @@ class Chore:
     anybody judges them.
     """
 
-    def __init__(self, name: str, interval: float, action: Callable[[], object], outage: Outage | None = None) -> None:
+    def __init__(self, name: str, interval: float, action: Callable[[], object], outage: Outage) -> None:
         self.name = name
         self._interval = interval
         self._action = action
-        self._outage = Outage() if outage is None else outage
+        self._outage = outage
         self._backoff = Backoff(longest=min(interval, LONGEST))
         self._stopped = False
         self._bell = threading.Event()

@@ -34,7 +34,7 @@ class Leases:
         condition: Callable[[], Condition],
         ordered: Callable[[Orders], None],
         register: Callable[[], object],
-        outage: Outage | None = None,
+        outage: Outage,
     ) -> None:
         self._store = store
         self._runner = runner

@@ -80,7 +80,7 @@ class Loop:
         queues: tuple[str, ...],
         slot: int,
         burst: bool = False,
-        outage: Outage | None = None,
+        outage: Outage,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -89,7 +89,7 @@ class Loop:
         self._hop = hop
         self._poll = options.poll
         self._patience = min(options.zombie_timeout, options.fetched_timeout) / 2
-        self._outage = Outage() if outage is None else outage
+        self._outage = outage
         self._doubtful = False
         self._worker_id = worker_id
         self._queues = queues

@@ -262,7 +262,7 @@ class Worker:
             leases.chore,
         ]
         if any(handler.once is not None for handler in self.registry):
-            helpers.append(Chore("markers", options.heartbeat, self._store.prune_marks))
+            helpers.append(Chore("markers", options.heartbeat, self._store.prune_marks, outage))
         if self._operations is not None:
             helpers.append(OperationsChore(self._operations, outage))
         if self._seal is not None:

@@ -42,7 +42,7 @@ class Scheduler(Chore):
         interval: float,
         alive_within: float,
         wake: Callable[[], object],
-        outage: Outage | None = None,
+        outage: Outage,
     ) -> None:
         super().__init__("schedules", interval, self._round, outage)
         if len(schedules) > BATCH:

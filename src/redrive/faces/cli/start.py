@@ -63,7 +63,7 @@ threads = 20                        # plain `def` handlers at a time
 """
 
 PROJECT = {"app.py": APP, "redrive.toml": SETTINGS}
-BREAKS = ("conservation", "owner", "evidence", "exactness", "audited")
+BREAKS = ("conservation", "owner", "exclusive", "evidence", "exactness", "audited")
 
 
 def add(app: typer.Typer) -> None:

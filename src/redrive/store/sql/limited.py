@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -65,17 +65,15 @@ def in_turn(
     named: Collection[str],
     unlimited: Callable[[ClaimRequest], list[ClaimedJob]],
     limited: Callable[[str, int], list[ClaimedJob]],
-) -> list[ClaimedJob]:
+) -> Iterator[ClaimedJob]:
     """Claim from the queues of ``request`` in the order given, from those ``named`` as limited one after the other."""
-    jobs: list[ClaimedJob] = []
+    room = request.limit
     for has_limit, group in groupby(request.queues, named.__contains__):
-        queues, room = tuple(group), request.limit - len(jobs)
-        if not has_limit and room > 0:
-            jobs += unlimited(replace(request, queues=queues, limit=room))
-        for queue in queues if has_limit else ():
-            if (room := request.limit - len(jobs)) > 0:
-                jobs += limited(queue, room)
-    return jobs
+        for part in ((queue,) for queue in group) if has_limit else (tuple(group),):
+            if room > 0:
+                jobs = limited(part[0], room) if has_limit else unlimited(replace(request, queues=part, limit=room))
+                room -= len(jobs)
+                yield from jobs
 
 
 def probes(db: Dialect, connection: Connection, request: ClaimRequest) -> list[ClaimedJob]:
@@ -84,12 +82,13 @@ def probes(db: Dialect, connection: Connection, request: ClaimRequest) -> list[C
     For jobs that are let through by an open circuit: a start of its own would find it open.
     """
     driver, limited = connection.connection.driver_connection, names(connection)
-    jobs = in_turn(
+    claiming = in_turn(
         request,
         limited,
         lambda part: db.hot.claim_in(driver, part),
         lambda queue, room: claim(db, connection, queue, request, room),
     )
+    jobs = list(claiming)
     if fetched := {(job.id, job.lease) for job in jobs if not job.started}:
         begun = start(db, connection, fetched, ())
         for job in jobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from redrive.domain.errors import Retryable
+from redrive.domain.errors import Retryable, Unavailable
 from redrive.domain.job import ClaimedJob, Enqueued, NewJob
 from redrive.domain.marks import pack
 from redrive.domain.moves import Succeed
@@ -218,18 +218,30 @@ class PostgresHot:
 
         That statement leaves out queues with a limit. Whether there are any is asked when it found nothing, and now and
         then. While there are, they take turns with the others, in the order given, each in a transaction of its own.
+        Where a later one fails, what the earlier ones claimed is answered all the same: it is committed.
         """
-        if self._limited:
-            return self._in_turn(request)
-        jobs = self._claim_unlimited(request)
-        if jobs and time.monotonic() < self._look_at:
-            return jobs
-        self._look_for_limits()
-        queues = tuple(queue for queue in request.queues if queue in self._limited)
-        rest = replace(request, queues=queues, limit=request.limit - len(jobs))
-        return jobs + self._in_turn(rest) if queues else jobs
+        jobs: list[ClaimedJob] = []
+        try:
+            for job in self._claiming(request):
+                jobs.append(job)
+        except Unavailable:
+            if not jobs:
+                raise
+        return jobs
 
-    def _in_turn(self, request: ClaimRequest) -> list[ClaimedJob]:
+    def _claiming(self, request: ClaimRequest) -> Iterator[ClaimedJob]:
+        if self._limited:
+            yield from self._in_turn(request)
+            return
+        jobs = self._claim_unlimited(request)
+        yield from jobs
+        if jobs and time.monotonic() < self._look_at:
+            return
+        self._look_for_limits()
+        if queues := tuple(queue for queue in request.queues if queue in self._limited):
+            yield from self._in_turn(replace(request, queues=queues, limit=request.limit - len(jobs)))
+
+    def _in_turn(self, request: ClaimRequest) -> Iterator[ClaimedJob]:
         self._look_for_limits()
         db = self._database
 

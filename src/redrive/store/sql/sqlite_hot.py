@@ -159,12 +159,13 @@ class SqliteHot:
         def work(connection: Connection) -> list[ClaimedJob]:
             driver = raw(connection)
             named = frozenset(name for (name,) in driver.execute(_LIMITED))
-            return limited.in_turn(
+            jobs = limited.in_turn(
                 request,
                 named,
                 lambda part: self.claim_in(driver, part),
                 lambda queue, room: limited.claim(db, connection, queue, request, room),
             )
+            return list(jobs)
 
         return db.write(work)
 
