@@ -45,7 +45,7 @@ fmt: $(READY)  ## format, and fix what can be fixed by machine
 bench: $(READY)  ## measure against the bare loop and a peer
 	$(RUN) -m bench
 
-soak: $(READY)  ## the long fault tests
+soak: $(READY)  ## the long fault tests; ends with a page of what was measured
 	$(RUN) -m pytest -m soak
 
 prove: $(READY)  ## remove one guard after the other; each must turn a test red

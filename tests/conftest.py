@@ -5,8 +5,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -28,6 +29,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if NEED_POSTGRES & set(getattr(item, "fixturenames", ())):
             item.add_marker("postgres")
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes what a test has measured; a run with ``-m soak`` ends with a page of it."""
+
+    def say(text: str) -> None:
+        request.node.user_properties.append(("report", text))
+
+    return say
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The soak's one-page report, printed and written to the file that REDRIVE_TEST_REPORT names."""
+    ended = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())]
+    soaked = sorted((one for one in ended if one.when == "call" and "soak" in one.keywords), key=_function)
+    page = []
+    for function, group in groupby(soaked, _function):
+        runs = list(group)
+        bad = sum(run.outcome == "failed" for run in runs)
+        verdict = f"{bad} of {len(runs)} FAILED" if bad else f"{len(runs)} passed"
+        page.append(f"{verdict:10} {sum(run.duration for run in runs):6.0f} s  {'::'.join(function)}")
+        told = "\n".join(text for run in runs for name, text in run.user_properties if name == "report")
+        page += [f"    {line}" for line in told.splitlines() if line.strip()]
+    if page:
+        terminalreporter.section("soak report")
+        terminalreporter.write_line("\n".join(page))
+        if name := os.environ.get("REDRIVE_TEST_REPORT"):
+            Path(name).write_text("\n".join(page) + "\n")
+
+
+def _function(test: pytest.TestReport) -> tuple[str, str]:
+    return test.location[0], test.location[2].partition("[")[0]
 
 
 @pytest.fixture(autouse=True)
