@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
-LONGEST = 300
-"""Seconds for the tests of one guard. Tests that hang end by their own timeout before, and are red."""
+LONGEST, WHOLE = 300, 1800
+"""Seconds for the tests of one guard, and for all of them. What hangs ends by its own timeout before, and is red."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +92,35 @@ def _run(name: str, tests: Iterable[str], guard: Guard | None) -> Verdict:
             except SyntaxError as error:
                 return Verdict(shown, "broken", f"without it the file is no Python: {error}", 0.0)
             file.write_text(changed)
-        colour, detail = _pytest(tests, copy, Path(folder))
+        colour, detail = _pytest(tests, copy, Path(folder), LONGEST if guard else WHOLE)
     return Verdict(shown, colour, detail, time.monotonic() - started)
 
 
-def _pytest(tests: Iterable[str], source: Path, scratch: Path) -> tuple[str, str]:
+def _pytest(tests: Iterable[str], source: Path, scratch: Path, longest: float) -> tuple[str, str]:
     """Colour and detail: the first test that failed, or what went wrong."""
     results = scratch / "results.xml"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--junit-xml={results}", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-m",
+        "not soak",
+        "-p",
+        "no:cacheprovider",
+        f"--junit-xml={results}",
+        *tests,
+    ]
     environment = os.environ | {
         "PYTHONPATH": str(source),  # before the installed package, which is the work tree
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(scratch / "hypothesis"),
     }
     try:
-        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=longest)
     except subprocess.TimeoutExpired:
-        return "broken", f"no end within {LONGEST} s"
+        return "broken", f"no end within {longest:.0f} s"
     if run.returncode == 0:
         return "green", "no test noticed"
     if run.returncode == 1 and results.exists():
