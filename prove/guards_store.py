@@ -10,8 +10,8 @@ STORE: list[Guard] = [
     *guards(
         "store/sql/postgres_sql.py",
         f"{_T}claim.py",
-        ("a paused queue is not claimed", "WHERE NOT q.paused FOR SHARE OF q", "FOR SHARE OF q"),
-        ("a paused queue starts nothing", "AND NOT paused FOR SHARE)", "FOR SHARE)"),
+        ("a paused queue is not claimed", "WHERE NOT q.paused AND q.max_running", "WHERE q.max_running"),
+        ("a paused queue starts nothing", "AND NOT paused\n  AND max_running", "\n  AND max_running"),
         ("priority goes first", "ORDER BY priority DESC, due_at, id LIMIT", "ORDER BY due_at, id LIMIT"),
         ("queues go in the order given", "(SELECT name FROM g ORDER BY o) g", "(SELECT name FROM g ORDER BY name) g"),
         ("a claim is bounded over its queues", "SKIP LOCKED) j LIMIT %(limit)s))", "SKIP LOCKED) j))"),
@@ -35,8 +35,8 @@ STORE: list[Guard] = [
     *guards(
         "store/sql/postgres_sql.py",
         f"{_T}fleet.py",
-        ("a claim waits for a pause", "WHERE NOT q.paused FOR SHARE OF q", "WHERE NOT q.paused"),
-        ("a start waits for a pause", "AND NOT paused FOR SHARE)", "AND NOT paused)"),
+        ("a claim waits for a pause", "q.rate IS NULL FOR SHARE OF q)", "q.rate IS NULL)"),
+        ("a start waits for a pause", "AND rate IS NULL FOR SHARE)", "AND rate IS NULL)"),
         (
             "only those who wait are woken",
             "unnest(%(queues)s::text[]) q\nWHERE EXISTS (SELECT 1 FROM {s}.workers WHERE waiting)",
@@ -116,8 +116,8 @@ STORE: list[Guard] = [
     *guards(
         "store/sql/sqlite_hot.py",
         f"{_T}claim.py",
-        ("a paused queue is not claimed", "WHERE name = ? AND NOT paused)", "WHERE name = ?)"),
-        ("a paused queue starts nothing", " AND queue NOT IN (SELECT name FROM queues WHERE paused)\n", "\n"),
+        ("a paused queue is not claimed", "name = ? AND NOT paused AND max_running", "name = ? AND max_running"),
+        ("a paused queue starts nothing", "WHERE paused OR max_running IS NOT NULL", "WHERE max_running IS NOT NULL"),
         (
             "priority goes first",
             "ORDER BY priority DESC, due_at, id LIMIT ?)\n AND",
@@ -159,7 +159,7 @@ STORE: list[Guard] = [
     *guards(
         "store/sql/sqlite.py",
         f"{_T}enqueue_in.py {_T}lists.py",
-        ("autocommit is made one transaction", "            if not own:\n", "            if True:\n"),
+        ("autocommit is made one transaction", "if not begins_nothing(connection):", "if True:"),
         (
             "a search knows letters beyond A to Z",
             'connection.create_function("lower", 1, _lower, deterministic=True)',
@@ -278,8 +278,8 @@ STORE: list[Guard] = [
         ("one payload is for one job", "wish.edit.payload is not UNSET and len(targets) > 1:", "False:"),
         (
             "the first of a call gets the key",
-            "                holders.setdefault(key, job_id)  #",
-            "                pass  #",
+            "            holders.setdefault(key, job_id)  #",
+            "            pass  #",
         ),
         ("a dropped key is not held", "            return not dropped\n", "            return True\n"),
         (
