@@ -9,6 +9,7 @@ from __future__ import annotations
 from .guards_circuits import CIRCUITS
 from .guards_developer import DEVELOPER
 from .guards_keys import KEYS
+from .guards_limits import LIMITS
 from .guards_outages import OUTAGES
 from .guards_store import STORE
 from .removal import Guard, guards
@@ -289,6 +290,7 @@ GUARDS: list[Guard] = [
     *STORE,
     *OUTAGES,
     *KEYS,
+    *LIMITS,
     *CIRCUITS,
     *DEVELOPER,
 ]

@@ -71,14 +71,17 @@ def attempts(draw: st.DrawFn) -> tuple[Rate, list[tuple[float, int]]]:
     return rate, [(step * rate.interval, wanted) for step, wanted in draw(st.lists(steps, max_size=60))]
 
 
-@given(attempts())
-def test_no_stretch_of_time_has_more_starts_than_burst_and_rate(given_: tuple[Rate, list[tuple[float, int]]]):
+@given(attempts(), st.integers(1, 9))
+def test_no_stretch_of_time_has_more_starts_than_burst_and_rate(
+    given_: tuple[Rate, list[tuple[float, int]]], held: int
+):
     rate, steps = given_
     now, tat, starts = 0.0, 0.0, list[tuple[float, int]]()
     for pause, wanted in steps:
         now += pause
         allowed = rate.allowed(tat - now)
         assert (allowed > 0) == (rate.wait(tat - now) == 0)
+        assert (allowed > held) == (rate.wait(tat - now, held) == 0), "what others have is theirs"
         if number := min(wanted, allowed):
             tat = now + rate.after(tat - now, number)
             starts.append((now, number))

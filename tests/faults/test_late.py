@@ -66,13 +66,16 @@ def test_a_late_end_is_noted_though_the_job_moves_meanwhile(postgres_url: str):
         (claimed,) = store.claim(ClaimRequest("worker", ("default",), 1, ("any.v1",)))
         until(lambda: store.rescue(zombie_timeout=0, fetched_timeout=60, rules=_none, slot=0))
 
+        moved = []
+
         def move(_connection: object, _cursor: object, statement: str, *_: object) -> None:
             if statement.startswith("INSERT INTO") and "job_ledger" in statement:
-                (desk.resurrect if desk.get(job).head.place is Place.DLQ else desk.isolate)(job)
+                moved.append((desk.resurrect if desk.get(job).head.place is Place.DLQ else desk.isolate)(job))
 
-        event.listen(store._db.engine, "after_cursor_execute", move)
+        event.listen(store._db._writer, "after_cursor_execute", move)  # type: ignore[attr-defined]
         (answer,) = store.settle([Succeed(claimed.id, claimed.lease, 1)], worker_id="worker", build="", slot=0)
         assert answer.answer is Answer.STALE
+        assert moved
         kinds = [note.kind for note in desk.get(job).ledger]
         assert kinds.count("late_success") == 1
 

@@ -13,6 +13,8 @@ from redrive.domain.job import ClaimedJob
 from redrive.domain.moves import Release
 from redrive.domain.states import Spot, Verb
 from redrive.store.port import ClaimRequest, QueueChange, QueueInfo
+from redrive.store.sql import limited
+from redrive.store.sql.limited import SOON
 from redrive.store.sql.store import SqlStore, open_store
 from redrive.store.sql.tables import jobs_hot, queues
 
@@ -122,6 +124,19 @@ def test_what_was_fetched_before_the_limit_starts_within_it(store, floor: Floor)
     assert store.start((QUEUE,), [pair(one) for one in held]) == {pair(held[0]), pair(held[1])}, "asked again"
     assert [floor.spot(one.uuid) for one in held[2:]] == [Spot.FETCHED] * 4
     assert floor.take(9) == []
+
+
+def test_a_start_under_a_limit_needs_the_lease_and_counts_once(store, floor: Floor, rows: Rows):
+    floor.accept(job())
+    (held,) = floor.fetch(1)
+    limit(store, max_running=3)
+    job_id, lease = pair(held)
+    assert store.start((QUEUE,), [(job_id, lease + 1)]) == frozenset()
+    assert floor.spot(held.uuid) is Spot.FETCHED
+    assert store.start((QUEUE,), [pair(held)]) == {pair(held)}
+    db = store._db
+    again = db.write(lambda connection: limited.start(db, connection, {pair(held)}, ()))
+    assert (again, rows.row(held.uuid).attempt) == (frozenset(), 1), "another call has been quicker"
 
 
 def test_order_and_pause_hold_under_a_limit_as_well(store, floor: Floor, rows: Rows):
@@ -249,6 +264,25 @@ def test_a_worker_is_told_for_how_long_a_limit_holds_jobs_back(store, floor: Flo
     floor.take()
     floor.ask(Verb.CANCEL, *(head for head in rows.places() if floor.spot(head) is Spot.PENDING))
     assert back(store) is None, "there is nothing to hold back"
+
+
+def test_what_others_have_fetched_holds_back_what_the_rate_would_let_start(store, floor: Floor, rows: Rows):
+    """Else a worker with free slots would look for it again and again, while another has no slot for it."""
+    floor.accept(*(job() for _ in range(4)))
+    limit(store, rate="1/min")
+    (held,) = floor.fetch(9)
+    assert floor.take(9, who="w2") == []
+    assert back(store) == math.inf, "until it starts or is given back"
+    store.give_back([Release(*pair(held))])
+    assert back(store) == SOON
+    limit(store, rate="2/s")
+    (held,) = floor.fetch(1)
+    assert back(store) == SOON, "there is room for one beside it"
+    assert floor.take(1, who="w2")
+    wait = back(store)
+    assert wait is not None
+    assert SOON < wait <= 0.5, "for the next but one"
+    assert store.start((QUEUE,), [pair(held)])
 
 
 def test_what_a_circuit_keeps_off_is_not_held_back_by_a_limit(store, floor: Floor):

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, event, select
 
 from redrive.domain.failures import Reason
 from redrive.domain.job import ClaimedJob
@@ -14,6 +14,7 @@ from redrive.domain.moves import Release, Skip
 from redrive.domain.policy import RetryPolicy
 from redrive.domain.states import Spot, Verb
 from redrive.store.port import QueueChange
+from redrive.store.sql import limited
 from redrive.store.sql.tables import jobs_hot
 from redrive.store.sql.tables_later import held_keys
 
@@ -212,6 +213,32 @@ def test_a_start_sent_twice_starts_once(store, floor: Floor, rows: Rows):
     assert keys(rows) == {KEY: held.uuid}
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("max_running", [None, 5])
+def test_a_pause_waits_for_a_start_that_is_under_way(postgres_store, max_running: int | None):
+    store = postgres_store
+    store.register(worker())
+    if max_running is not None:
+        store.set_queue(QUEUE, QueueChange(max_running=max_running), draft("set-queue"), version=None)
+    held = Floor(store).fetched(lock_key=KEY)
+    answered = threading.Event()
+
+    def pause() -> None:
+        store.set_queue(QUEUE, QueueChange(paused=True), draft("pause"), version=None)
+        answered.set()
+
+    pausing = threading.Thread(target=pause)
+
+    def under_way(connection: Connection) -> None:
+        assert limited.start(store._db, connection, {pair(held)}, ()) == {pair(held)}
+        pausing.start()
+        assert not answered.wait(0.3), "what was answered would not be true: it is not committed yet"
+
+    store._db.write(under_way)
+    pausing.join(30)
+    assert answered.is_set()
+
+
 def test_a_limit_and_a_key_hold_together(store, floor: Floor, rows: Rows):
     floor.accept(*(job(lock_key=f"k{n % 2}") for n in range(6)))
     store.set_queue(QUEUE, QueueChange(max_running=3), draft("set-queue"), version=None)
@@ -293,6 +320,34 @@ def test_a_key_that_is_just_being_freed_blocks_nobody(postgres_store, shared_pos
     assert blocked(rows) == set()
     assert keys(rows) == {KEY: late.uuid}
     assert running.lease != late.lease
+
+
+@pytest.mark.postgres
+def test_a_key_that_is_freed_while_a_start_looks_blocks_nobody(postgres_store, shared_postgres):
+    """The start has found the key taken, and its holder ends before the start can hold on to it."""
+    store = postgres_store
+    store.register(worker())
+    floor, rows = Floor(store), Rows(store)
+    floor.one(lock_key=KEY)
+    begin(floor)
+    late = floor.fetched(lock_key=KEY)
+    looks = 0
+    with psycopg.connect(shared_postgres) as ending:
+
+        def end(connection: object, cursor: object, statement: str, *rest: object) -> None:
+            nonlocal looks
+            if "held_keys" in statement and "FOR SHARE" in statement:
+                looks += 1
+                ending.execute("DELETE FROM redrive.held_keys WHERE lock_key = %s", [KEY])
+
+        event.listen(store._db._writer, "before_cursor_execute", end)
+        try:
+            begun = store.start((QUEUE,), [pair(late)])
+        finally:
+            event.remove(store._db._writer, "before_cursor_execute", end)
+        assert (begun, looks) == (frozenset(), 1)
+        assert blocked(rows) == set(), "whoever ends has looked for blocked jobs, or is about to"
+    assert floor.spot(late.uuid) is Spot.FETCHED, "to be given back, and claimed again"
 
 
 @pytest.mark.postgres

@@ -14,6 +14,7 @@ set back: it counts as ``B * T``, so that neither stops a queue for longer than 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -57,9 +58,14 @@ class Rate:
         """Seconds from now to the TAT when ``started`` jobs have started now."""
         return self._ahead(ahead) + started * self.interval
 
-    def wait(self, ahead: float) -> float:
-        """Seconds until another job may start; 0: now."""
-        left = self._ahead(ahead) - (self.burst - 1) * self.interval
+    def wait(self, ahead: float, held: int = 0) -> float:
+        """Seconds until one more may start than the ``held`` that have a claim on the rate already; 0: now.
+
+        Infinite when there are as many of these as may ever start at once: first one of them must start, or let go.
+        """
+        if held >= self.burst:
+            return math.inf
+        left = self._ahead(ahead) - (self.burst - 1 - held) * self.interval
         return left if left > _CLOSE else 0.0
 
     def _ahead(self, ahead: float) -> float:

@@ -48,11 +48,11 @@ class Limit:
         left = math.inf if self.max_running is None else float(self.max_running - running)
         return left if self.rate is None else min(left, self.rate.allowed(self.ahead) - fetched)
 
-    def wait(self, taken: int) -> float:
-        """Seconds until another job may be claimed; infinite until one ends."""
-        if self.max_running is not None and taken >= self.max_running:
+    def wait(self, processing: int, fetched: int) -> float:
+        """Seconds until another job may be claimed; infinite until one of these ends, starts or is given back."""
+        if self.max_running is not None and processing + fetched >= self.max_running:
             return math.inf
-        return 0.0 if self.rate is None else self.rate.wait(self.ahead)
+        return 0.0 if self.rate is None else self.rate.wait(self.ahead, fetched)
 
 
 def names(connection: Connection) -> frozenset[str]:
@@ -177,7 +177,7 @@ def held_back(db: Dialect, connection: Connection, request: ClaimRequest) -> flo
     for name, limit in limits.items():
         waiting = select(jobs_hot.c.id).where(CLAIMABLE, jobs_hot.c.queue == name, jobs_hot.c.type.not_in(off)).limit(1)
         if connection.execute(waiting).first() is not None:
-            waits.append(max(SOON, limit.wait(sum(counts.get(name, (0, 0))))))
+            waits.append(max(SOON, limit.wait(*counts.get(name, (0, 0)))))
     return min(waits, default=None)
 
 
