@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from redrive import Spot
-from redrive.store.port import Condition, SchemaState, WorkerInfo
+from redrive.store.port import ClaimRequest, Condition, SchemaState, WorkerInfo
 from tests.cli.command import run
 from tests.cli.conftest import die
 
@@ -104,6 +104,34 @@ def test_archive(app):
     assert run("archive", "purge", "--older-than", "90d", "--yes").text == "0 archived jobs purged\n"
     assert run("archive", "purge", "--older-than", "0s", "--yes", "--note", "x").text == "1 archived jobs purged\n"
     assert run("archive", "list").said == "no jobs\n"
+
+
+def test_a_queue_is_shown_with_what_holds_it_back(app):
+    assert run("queues", "show", "q").code == 1
+    for _ in range(3):
+        app.enqueue("t", {}, queue="q", lock_key="k")
+    assert run("queues", "set", "q", "--max-running", "2", "--rate", "1/hour").code == 0
+    app.store.register(WorkerInfo("w", "h", 1, "b", ("q",), (), 1))
+    held = app.store.claim(ClaimRequest("w", ("q",), 3, ("t",)))
+    app.store.start(("q",), [(one.id, one.lease) for one in held])
+    shown = dict(re.split(" {2,}", line, maxsplit=1) for line in run("queues", "show", "q").text.splitlines())
+    assert (shown["max_running"], shown["rate"], shown["running"], shown["pending"]) == ("2", "1/hour", "1", "2")
+    assert shown["next start"].startswith("in 59 min") or shown["next start"] == "in 1 h"
+    assert shown["held back"].startswith("rate 1/hour: next in ")
+    assert shown["oldest pending"].endswith(" s")
+    found = json.loads(run("queues", "show", "q", "--json").text)
+    assert (found["name"], found["processing"], len(found["held_back"])) == ("q", 1, 1)
+
+
+def test_who_has_the_lock_key_is_shown(app):
+    first, second = (app.enqueue("t", {}, queue="q", lock_key="k").id for _ in range(2))
+    app.store.register(WorkerInfo("w", "h", 1, "b", ("q",), (), 1))
+    held = app.store.claim(ClaimRequest("w", ("q",), 3, ("t",)))
+    app.store.start(("q",), [(one.id, one.lease) for one in held])
+    said = f"Why does it wait?         its lock key is held by a job that is running: redrive jobs show {first}"
+    assert said in run("jobs", "show", str(second)).text
+    assert json.loads(run("jobs", "show", str(second), "--json").text)["lock_holder"] == str(first)
+    assert run("queues", "show", "q").text.count("1 wait for a lock key") == 1
 
 
 def test_queues(app):

@@ -1,18 +1,21 @@
 """The operator's two questions: why is it here, and is it safe to run again."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import update
 
 from redrive import Fatal, Reason
 from redrive.domain.errors import NotFound, PayloadError
 from redrive.domain.job import JobHead, JobRecord, LedgerEntry
 from redrive.domain.states import Place
 from redrive.ops.safety import Safety, judge
-from redrive.store.port import TypeInfo, TypeView, WorkerInfo
+from redrive.store.port import ClaimRequest, QueueChange, TypeInfo, TypeView, WorkerInfo
+from redrive.store.sql.tables import jobs_hot
 
 NOW = datetime(2026, 4, 30, tzinfo=UTC)
 
@@ -112,6 +115,47 @@ def test_work_that_does_not_move_is_named(app, desk):
     assert set(stuck) == {"forgotten", "paused"}
     assert "redrive work" in stuck["forgotten"]
     assert "redrive queues resume paused" in stuck["paused"]
+
+
+def test_what_a_limit_holds_back_for_long_is_named_and_so_is_what_nothing_holds_back(app):
+    queues = ("full", "slow", "keyed", "starved", "fine")
+    announced = (TypeInfo("t", "full", {}, False, "bury", {}, None),)
+    app.store.register(WorkerInfo("w", "h", 1, "b", queues, announced, 1))
+    desk = app.desk("ann")
+    desk.set_queue("full", QueueChange(max_running=1))
+    desk.set_queue("slow", QueueChange(rate="1/day"))
+    for queue in queues:
+        for _ in range(3):
+            app.enqueue("t", {}, queue=queue, **({"lock_key": "k"} if queue == "keyed" else {}))
+    for queue in queues[:3]:
+        held = app.store.claim(ClaimRequest("w", (queue,), 2, ("t",)))
+        app.store.start(queues, [(one.id, one.lease) for one in held if not one.started])
+    assert app.insight().standstills() == [], "all of that is as it should be, for a while"
+
+    def waited(seconds: int, *names: str) -> dict[str, str]:
+        which = update(jobs_hot).where(jobs_hot.c.queue.in_(names)).values(due_at=app.store._db.after(-seconds))
+        app.store._db.write(lambda connection: connection.execute(which))
+        found = app.insight().standstills()
+        assert all(one.oldest is not None and one.oldest >= seconds for one in found if one.queue in names)
+        return {one.queue: one.why for one in found}
+
+    said = waited(90, "full", "slow", "keyed", "starved")
+    assert set(said) == {"full", "slow", "keyed"}
+    assert said["full"].startswith("1 of 1 running: redrive jobs list --queue full --state processing shows what runs")
+    assert re.match(r"rate 1/day: next in .+ s: redrive queues set slow --rate RATE lets more start", said["slow"])
+    assert said["keyed"].startswith("1 wait for a lock key: redrive jobs list --queue keyed")
+    assert "docs/limits.md" in waited(600, "starved")["starved"]
+
+
+def test_who_has_the_lock_key_is_told(app):
+    app.store.register(WorkerInfo("w", "h", 1, "b", ("default",), (), 1))
+    first, second = (app.enqueue("t", {}, lock_key="k").id for _ in range(2))
+    assert app.insight().explain(second).lock_holder is None
+    for _ in range(2):
+        held = app.store.claim(ClaimRequest("w", ("default",), 2, ("t",)))
+        app.store.start(("default",), [(one.id, one.lease) for one in held])
+    assert app.insight().explain(second).lock_holder == first
+    assert app.insight().explain(first).lock_holder is None
 
 
 def test_the_application_of_the_examples_raises_no_alarm_when_all_is_well(app):

@@ -6,6 +6,7 @@ Why is this job here? Is it safe to run it again?
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from redrive.domain.errors import NotFound, PayloadError
 from redrive.domain.failures import REASONS, ReasonInfo
@@ -21,6 +22,8 @@ from .safety import Verdict, judge
 
 ALIVE_WITHIN = 60.0
 """A worker that was silent for longer counts as gone, in what people are told."""
+LONG, VERY_LONG = 60.0, 600.0
+"""Seconds. What a limit holds back for longer is told; and what waits so long though nothing holds it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Explained:
     verdict: Verdict | None
     kept_off: CircuitView | None = None
     """The circuit that keeps a waiting job from being started, or would keep a dead one that is sent back."""
+    lock_holder: UUID | None = None
+    """The running job whose lock key a waiting job wants as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Standstill:
     queue: str
     waiting: int
     why: str
+    oldest: float | None = None
+    """Seconds for which the oldest has waited, where that is the point."""
 
 
 class Insight:
@@ -68,14 +75,15 @@ class Insight:
         head = record.head
         problem = payload_problem(record)
         if head.place is not Place.DLQ:
-            return Explained(record, None, problem, None, None, self._keeps_off(head))
+            holder = self.store.lock_holder(head.lock_key) if head.blocked and head.lock_key is not None else None
+            return Explained(record, None, problem, None, None, self._keeps_off(head), holder)
         reason = REASONS[head.reason] if head.reason is not None else None
         suggestion = suggest(record.payload, head.content_type) if problem is not None else None
         verdict = judge(record, problem, self._type(head), self._holder(head), self._live(head))
         return Explained(record, reason, problem, suggestion, verdict, self._keeps_off(head))
 
     def standstills(self) -> list[Standstill]:
-        """Queues with pending work that nobody will start."""
+        """Queues with pending work that nobody will start, or that has waited for long, and why."""
         served = {name for worker in self.store.workers() if worker.silent <= ALIVE_WITHIN for name in worker.queues}
         return [stuck for queue in self.store.queues() if (stuck := _standstill(queue, served)) is not None]
 
@@ -125,7 +133,24 @@ def _standstill(queue: QueueInfo, served: set[str]) -> Standstill | None:
         return Standstill(queue.name, waiting, f"it is paused: redrive queues resume {queue.name}")
     if queue.name not in served:
         return Standstill(queue.name, waiting, "no live worker serves it: redrive work MODULE:app")
+    oldest = queue.oldest_pending or 0.0
+    if queue.held_back and oldest >= LONG:
+        return Standstill(queue.name, waiting, f"{'; '.join(queue.held_back)}: {_advice(queue)}", oldest)
+    if oldest >= VERY_LONG:
+        why = "live workers serve it, but have too few slots for it, or start others first (docs/limits.md)"
+        return Standstill(queue.name, waiting, why, oldest)
     return None
+
+
+def _advice(queue: QueueInfo) -> str:
+    """What to do about that which weighs most."""
+    name = queue.name
+    if queue.full:
+        more = f"redrive queues set {name} --max-running N lets more run"
+        return f"redrive jobs list --queue {name} --state processing shows what runs, {more}"
+    if queue.next_start > 0:
+        return f"redrive queues set {name} --rate RATE lets more start"
+    return f"redrive jobs list --queue {name} --state pending shows them, redrive jobs show ID who has the key"
 
 
 __all__ = ["Explained", "Insight", "Spot", "Standstill"]

@@ -458,6 +458,11 @@ class QueueInfo:
     purged_total: int = 0
 
     @property
+    def full(self) -> bool:
+        """Whether as many of its jobs are taken as may run."""
+        return self.max_running is not None and self.fetched + self.processing >= self.max_running
+
+    @property
     def held_back(self) -> tuple[str, ...]:
         """What keeps its pending jobs from starting, apart from a lack of workers: in words, the weightiest first."""
         said = []
@@ -465,7 +470,7 @@ class QueueInfo:
             return ()
         if self.paused:
             said.append("paused")
-        if self.max_running is not None and self.fetched + self.processing >= self.max_running:
+        if self.full:
             said.append(f"{self.fetched + self.processing} of {self.max_running} running")
         if self.rate is not None and self.next_start > 0:
             said.append(f"rate {self.rate}: next in {self.next_start:.3g} s")
@@ -701,6 +706,10 @@ class InsightPort(Protocol):
 
     def queues(self) -> list[QueueInfo]:
         """Every queue that has settings, jobs or counters, by name."""
+        ...
+
+    def lock_holder(self, lock_key: str) -> UUID | None:
+        """The job that is running under a lock key."""
         ...
 
     def types(self) -> list[TypeView]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from redrive.domain.errors import RedriveError
-from redrive.ops.insight import ALIVE_WITHIN
+from redrive.ops.insight import ALIVE_WITHIN, Standstill
 from redrive.store.port import CircuitView, ScheduleView
 
 from .circuits import next_step
@@ -73,15 +73,18 @@ def _problems(session: Session, found: dict[str, Any]) -> list[str]:
     if not schema["ready"]:
         current = schema["current"] or "none"
         return [f"the schema is at {current}, this Redrive needs {schema['head']}: redrive db upgrade"]
-    problems = [
-        f"queue {stuck.queue}: {stuck.waiting} jobs wait, {stuck.why}" for stuck in session.insight.standstills()
-    ]
+    problems = [_stuck(stuck) for stuck in session.insight.standstills()]
     problems += [_open(circuit) for circuit in session.insight.circuits() if circuit.blocks]
     problems += [problem for schedule in session.insight.schedules() if (problem := _late(schedule)) is not None]
     difference = _clock(found["database"])
     if abs(difference) > CLOCK_TOLERANCE:
         problems.append(f"this host's clock differs from the database's by {difference:.1f} s: set it by NTP")
     return problems
+
+
+def _stuck(stuck: Standstill) -> str:
+    oldest = "" if stuck.oldest is None else f", the oldest for {span(stuck.oldest)}"
+    return f"queue {stuck.queue}: {stuck.waiting} jobs wait{oldest}, {stuck.why}"
 
 
 def _open(circuit: CircuitView) -> str:

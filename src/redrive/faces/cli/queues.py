@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from redrive.domain.errors import NotFound
 from redrive.store.port import QueueChange, QueueInfo
 
 from . import values
@@ -23,6 +24,7 @@ UNLIMITED = "none"
 def add(queues: typer.Typer) -> None:
     """Add the commands of this group."""
     command(queues, "list")(list_queues)
+    command(queues, "show")(show)
     command(queues, "set")(set_queue)
     command(queues, "pause")(pause)
     command(queues, "resume")(resume)
@@ -50,6 +52,26 @@ def list_queues(session: Session, json: Json = False) -> None:
             )
             for queue in found
         ],
+    )  # fmt: skip
+
+
+def show(session: Session, name: Name, json: Json = False) -> None:
+    """Show one queue: its settings, what is in it, what holds jobs back."""
+    queue = next((one for one in session.store.queues() if one.name == name), None)
+    if queue is None:
+        raise NotFound("queue", name)
+    if json:
+        as_json({**plain(queue), "held_back": queue.held_back})
+        return
+    running = f"{queue.processing}, and {queue.fetched} fetched" if queue.fetched else queue.processing
+    waits = None if queue.next_start <= 0 else f"in {span(queue.next_start)}"
+    facts(
+        [
+            *_settings(queue), ("pending", queue.pending), ("oldest pending", span(queue.oldest_pending)),
+            ("blocked by a lock key", queue.blocked), ("scheduled", queue.scheduled), ("running", running),
+            ("next start", waits), ("held back", "; ".join(queue.held_back) or None), ("dead", queue.dead),
+            ("succeeded", queue.succeeded_total), ("failed", queue.failed_total), ("retried", queue.retried_total),
+        ]
     )  # fmt: skip
 
 
@@ -105,6 +127,10 @@ def resume(session: Session, name: Name, version: Version = None, note: Note = N
 
 
 def _show(queue: QueueInfo) -> None:
+    facts(_settings(queue))
+
+
+def _settings(queue: QueueInfo) -> list[tuple[str, object]]:
     limits = [("max_running", queue.max_running or UNLIMITED), ("rate", queue.rate or UNLIMITED)]
     rest = [(name, getattr(queue, name)) for name in SETTINGS if name not in dict(limits)]
-    facts([("queue", queue.name), ("paused", queue.paused), *limits, *rest])
+    return [("queue", queue.name), ("paused", queue.paused), *limits, *rest]

@@ -99,6 +99,8 @@ def explained_json(explained: Explained) -> dict[str, Any]:
         }  # fmt: skip
     if explained.kept_off is not None:
         out["kept_off"] = plain(explained.kept_off)
+    if explained.lock_holder is not None:
+        out["lock_holder"] = str(explained.lock_holder)
     if explained.verdict is not None:
         out["safe_to_run_again"] = plain(explained.verdict)
     return out
@@ -123,6 +125,9 @@ def explained(given: Explained) -> None:
         question = "Would it start at once?" if head.place is Place.DLQ else "Why does it wait?"
         say(f"{question:<24}  circuit {circuit.name} is {circuit.state}: {circuit.reason}")
         say(f"                          {next_step(circuit)}; redrive circuits list")
+    if (holder := given.lock_holder) is not None:
+        say()
+        say(f"{'Why does it wait?':<24}  its lock key is held by a job that is running: redrive jobs show {holder}")
     if given.problem is not None:
         say()
         say(f"The payload cannot be read: {given.problem}")

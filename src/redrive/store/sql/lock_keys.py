@@ -82,6 +82,11 @@ def wake_forgotten(db: Dialect) -> None:
         db.write(lambda connection: wake(db, connection, keys))
 
 
+def holder(connection: Connection, key: str) -> UUID | None:
+    """The job that is running under a key."""
+    return connection.execute(select(held_keys.c.job_id).where(held_keys.c.lock_key == key)).scalar_one_or_none()
+
+
 def blocked_by_queue(connection: Connection) -> dict[str, int]:
     """How many jobs of each queue wait for a lock key."""
     counted = select(jobs_hot.c.queue, func.count()).where(BLOCKED).group_by(jobs_hot.c.queue)

@@ -347,6 +347,9 @@ class SqlStore:
     def queues(self) -> list[QueueInfo]:
         return fleet.queue_infos(self._db)
 
+    def lock_holder(self, lock_key: str) -> UUID | None:
+        return self._db.read(lambda connection: lock_keys.holder(connection, lock_key))
+
     def types(self) -> list[TypeView]:
         return fleet.type_views(self._db)
 
