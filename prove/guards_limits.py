@@ -1,4 +1,4 @@
-"""The guards of limits, rates and lock keys."""
+"""The guards of limits, rates and lock keys, and of what operators are told of them."""
 
 from __future__ import annotations
 
@@ -117,5 +117,21 @@ LIMITS: list[Guard] = [
         ),
         ("workers that wait hear of a freed key", "        db.wake(connection, {row.queue for row in chosen})\n", ""),
         ("a held key wakes nobody", "where(BLOCKED, ~held).distinct()", "where(BLOCKED).distinct()"),
+    ),
+    *guards(
+        "ops/insight.py",
+        "tests/ops/test_insight.py",
+        ("a full queue is no alarm at once", "if queue.held_back and oldest >= LONG:", "if queue.held_back:"),
+        ("what nobody gets to is told", "    if oldest >= VERY_LONG:\n", "    if False:\n"),
+        ("who has the lock key is told", "self._keeps_off(head), holder)", "self._keeps_off(head))"),
+    ),
+    *guards(
+        "store/sql/operate.py",
+        "tests/field/test_rows_starts.py::test_row_25_what_was_cancelled_is_not_started",
+        (
+            "an operator's move locks before it judges",
+            "                statement = db.locking(statement, of=table, skip=look > 0)\n",
+            "                pass\n",
+        ),
     ),
 ]
