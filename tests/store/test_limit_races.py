@@ -44,12 +44,13 @@ class Crew:
         self.problems: list[str] = []
         self.looked = threading.Condition()
 
-    def run(self, seconds: float, *works: Callable[[], None]) -> None:
+    def run(self, seconds: float, *works: Callable[[], None], least: int = 0) -> None:
+        """For so long, and until ``least`` jobs have run: how many that are in a second is the machine's affair."""
         end = time.monotonic() + seconds
 
         def loop(work: Callable[[], None]) -> None:
             try:
-                while time.monotonic() < end and not self.problems:
+                while (time.monotonic() < end or self.done["ran"] < least) and not self.problems:
                     work()
             except BaseException as problem:
                 self.problems.append(repr(problem))
@@ -128,12 +129,11 @@ def race(url: str, seconds: float, limit: int = 2) -> None:
     fill(store, 400)
     crew = Crew(store, seed=5)
     workers = [lambda name=f"w{n}": crew.work(name) for n in range(6)]
-    crew.run(seconds, *workers, crew.operate, lambda: crew.look(limit))
+    crew.run(seconds, *workers, crew.operate, lambda: crew.look(limit), least=60)
     assert crew.problems == []
     assert broken(store.promises()) == []
     print(f"\n{seconds:.0f} s: {dict(crew.done)}")
     assert crew.done["most"] == limit, "the limit was never reached: this test shows nothing"
-    assert crew.done["ran"] > 50
     store.close()
 
 
