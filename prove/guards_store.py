@@ -281,13 +281,11 @@ STORE: list[Guard] = [
             "            holders.setdefault(key, job_id)  #",
             "            pass  #",
         ),
-        ("a dropped key is not held", "            return not dropped\n", "            return True\n"),
         (
             "a key counts under the type it goes to",
             "type_ = job.type if wish.edit.type is UNSET else wish.edit.type",
             "type_ = job.type",
         ),
-        ("what moved is looked for again", "LOOKS = 4\n", "LOOKS = 1\n"),
     ),
     *guards(
         "store/sql/effects.py",
@@ -408,7 +406,7 @@ STORE: list[Guard] = [
         ),
         ("a sort needs an index", "    if sort not in SORTS[place]:\n", "    if False:\n"),
         ("what cannot be stored cannot be asked for", "isinstance(text, str) and _UNSTORABLE.search(text)", "False"),
-        ("counting stops", ".limit(COUNT_CAP + 1)", ""),
+        ("counting stops", "Count(min(number, COUNT_CAP), number > COUNT_CAP)", "Count(number, False)"),
         ("before is before", "column < before", "column <= before"),
     ),
     *guards(

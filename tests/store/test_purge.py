@@ -1,11 +1,13 @@
 """For good: purge, the archive's cleaning, and dead jobs from an export file."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from redrive.domain.errors import InvalidField
 from redrive.domain.failures import Reason
@@ -14,6 +16,7 @@ from redrive.domain.job import JobRecord
 from redrive.domain.moves import Answered, Did, Skipped
 from redrive.domain.states import Spot, Verb
 from redrive.store.port import ImportedJob
+from redrive.store.sql.purge import remove_trails
 from redrive.store.sql.tables import dead_marks, job_ledger, job_revisions, jobs_archive
 
 from .make import QUEUE, TYPE, Floor, bury, draft, error, job, retry
@@ -62,6 +65,28 @@ def test_the_hash_of_a_trail_tells_trails_apart(store, floor: Floor):
     floor.ask(Verb.PURGE, same, other, revised)
     hashes = [entry.details["trail_sha256"] for entry in store.audit_entries() if entry.action == "purge"]
     assert len(set(hashes)) == 3
+
+
+def test_the_hash_of_a_trail_covers_what_revisions_held(store, floor: Floor):
+    """The same job, so that its ledger is the same to the microsecond."""
+    one = floor.dead()
+    before = trail(store, one)
+    assert trail(store, one) == before
+    floor.edit(one, payload=b"2")
+    assert trail(store, one) != before
+
+
+def trail(store, job_id: UUID) -> str:
+    """The hash a purge would answer with; nothing is deleted."""
+    found: list[str] = []
+
+    def look(connection: Connection) -> None:
+        found.append(remove_trails(store._db, connection, [job_id])[job_id])
+        raise ZeroDivisionError
+
+    with suppress(ZeroDivisionError):
+        store._db.write(look)
+    return found[0]
 
 
 def test_a_purged_id_may_be_used_again(floor: Floor, store):

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from redrive.domain.failures import FAILURES, Reason
 from redrive.domain.job import ClaimedJob
 from redrive.domain.moves import Answer, SettleMove, Succeed
 from redrive.domain.states import Spot, Verb
+from redrive.store.sql.tables import metric_buckets
 
 from .make import OTHER, QUEUE, TYPE, Floor, bury, error, job, pair, retry, snooze, succeed
 from .rows import Rows
@@ -19,6 +21,13 @@ ENDS: dict[str, Callable[[ClaimedJob], SettleMove]] = {"succeed": succeed, "retr
 def rescue(store, rows: Rows, held: ClaimedJob) -> None:
     rows.silent(held.uuid)
     assert len(store.rescue(zombie_timeout=60, fetched_timeout=60, rules=lambda _: None, slot=1)) == 1
+
+
+def test_ends_that_share_a_bucket_add_up(store, floor: Floor, rows: Rows):
+    """Several settles, one second after all or not: none takes another's place."""
+    for _ in range(8):
+        floor.dead()
+    assert sum(row.n for row in rows.all(select(metric_buckets))) == 8
 
 
 # -- what each does ----------------------------------------------------------------------------------------------------

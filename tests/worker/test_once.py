@@ -204,7 +204,7 @@ async def test_a_lease_that_is_lost_before_the_marker_is_there_begins_no_run(sho
 
     shop.port.before["claim_marks"] = rescued
     job_id = shop.enqueue({"order": 1})
-    async with shop.worker() as worker:
+    async with shop.worker(heartbeat=1000, zombie_timeout=3000, fetched_timeout=3000) as worker:
         await until(lambda: worker.settler.answers)
     assert ran == []
     assert [line.kind for line in shop.record(job_id).ledger] == ["zombie", "late_failure"]

@@ -127,8 +127,8 @@ def wanted_key(job: JobHead, wish: Wish) -> tuple[str, str] | None:
 
 def _will_hold(job: JobHead, move: OperatorMove) -> bool:
     match move:
-        case Revive(drop_key=dropped):
-            return not dropped
+        case Revive():  # one that drops its key does so for a holder, who is known already
+            return True
         case ApplyEdit():
             return job.place is Place.HOT
         case _:
