@@ -67,7 +67,9 @@ class LimitMachine(RuleBasedStateMachine):
         waiting = [one for one in self.held if not one.started]
         begun = self.store.start(QUEUES, [pair(one) for one in waiting])
         if lost:
-            assert self.store.start(QUEUES, [pair(one) for one in waiting]) == begun
+            # And perhaps more: room that went to a job which then did not get its lock key is there again.
+            first, begun = begun, self.store.start(QUEUES, [pair(one) for one in waiting])
+            assert first <= begun
         for one in waiting:
             one.started = pair(one) in begun
 
