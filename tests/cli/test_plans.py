@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from redrive import Spot
 from tests.cli.command import run
 from tests.ops.crowd import die
@@ -98,6 +100,7 @@ def test_words_for_what_cannot_be(lite):
     assert lite.store.operations() == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_pauses_and_run_goes_on(lite, here):
     ids = die(lite, 400)
     main = "from redrive.faces.cli.main import main; main()"

@@ -71,6 +71,7 @@ def attempts(draw: st.DrawFn) -> tuple[Rate, list[tuple[float, int]]]:
     return rate, [(step * rate.interval, wanted) for step, wanted in draw(st.lists(steps, max_size=60))]
 
 
+@pytest.mark.slow
 @given(attempts(), st.integers(1, 9))
 def test_no_stretch_of_time_has_more_starts_than_burst_and_rate(
     given_: tuple[Rate, list[tuple[float, int]]], held: int

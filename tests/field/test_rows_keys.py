@@ -15,6 +15,7 @@ from tests.cli.command import run
 from tests.field.draining import drain
 
 
+@pytest.mark.slow
 def test_row_46_a_dead_job_and_a_live_one_with_the_same_key(app: Redrive):
     """Retrying the dead one was an internal error, and took the whole request with it."""
     fails = [True]
@@ -112,6 +113,7 @@ EXITS: dict[str, tuple[Callable[[Redrive, UUID], None], ...]] = {
 }
 
 
+@pytest.mark.slow
 def test_row_47_whoever_leaves_leaves_no_key_behind(app: Redrive):
     """Deleting jobs left their uniqueness locks, so the same job could not be enqueued again."""
 

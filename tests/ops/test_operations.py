@@ -93,6 +93,7 @@ def test_a_command_follows_what_somebody_else_runs(app, desk):
     assert told == [0, 10, 20, 30, 30]
 
 
+@pytest.mark.slow
 def test_a_worker_runs_what_nobody_runs(app, desk):
     ids = die(app, 50)
     operation = begin(desk)
@@ -200,6 +201,7 @@ def test_take_back_what_nobody_started(app, desk):
 # -- pace --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_rate_holds_in_every_second(lite):
     die(lite, 200)
     clock = Clock()
@@ -294,6 +296,7 @@ def test_options_out_of_range(lite):
 # -- what the database refuses -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_row_that_cannot_be_moved_is_left_out_and_the_rest_goes_on(lite):
     ids = die(lite, 30)
     rows = Rows(lite.store)

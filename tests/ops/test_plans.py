@@ -80,6 +80,7 @@ def test_a_plan_moves_its_jobs_at_its_versions_and_nothing_else(app, desk):
     kept(app)
 
 
+@pytest.mark.slow
 def test_a_held_key_and_twins_roll_nothing_back(app, desk):
     ids = die(app, 1000)
     holder = app.enqueue("t", {}, queue="q", idempotency_key="held")
@@ -114,6 +115,7 @@ def test_what_no_handler_could_read_stays_unless_it_is_included(app, desk):
     assert spots(app, bad)[Spot.PENDING] == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_again_is_not_picked_up_again(app, desk):
     """Row 3: every job is resurrected once, however soon it dies again."""
     ids = die(app, 250)
@@ -182,6 +184,7 @@ def test_ids_with_and_without_versions(app, desk):
     assert (done.progress.moved, done.progress.skipped) == (2, {"version-changed": 1, "not-allowed": 1})
 
 
+@pytest.mark.slow
 def test_more_than_one_batch_in_constant_steps(app, desk):
     ids = die(app, 2200)
     bad = die(app, 1, payload=b"{")  # beyond the first batch, whose payloads are looked at

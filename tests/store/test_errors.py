@@ -287,6 +287,7 @@ def test_a_role_without_rights(postgres_url: str):
             connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_connections_that_the_server_ended_are_not_noticed_by_callers(postgres_url: str):
     store = open_store(postgres_url)

@@ -189,6 +189,7 @@ def test_claims_at_one_moment_keep_to_the_limit(store: SqlStore, floor: Floor):
         floor.settle(*(succeed(one) for one in held))
 
 
+@pytest.mark.slow
 def test_starts_at_one_moment_keep_to_the_limit(store: SqlStore, floor: Floor):
     for number in range(ROUNDS):
         store.set_queue(QUEUE, QueueChange(clear=("max_running",)), draft("set-queue"), version=None)
@@ -201,6 +202,7 @@ def test_starts_at_one_moment_keep_to_the_limit(store: SqlStore, floor: Floor):
         store.give_back([Release(*pair(one)) for one in held])
 
 
+@pytest.mark.slow
 def test_starts_of_one_key_at_one_moment_are_one(store: SqlStore, floor: Floor, rows: Rows):
     for number in range(ROUNDS):
         floor.accept(*(job(lock_key=f"k{n % 2}") for n in range(12)))

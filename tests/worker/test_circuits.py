@@ -147,6 +147,7 @@ async def test_probes_are_counted_over_all_workers(shop: Shop):
             await until(lambda: circuit(shop, "provider").state is CircuitState.OPEN and not provider.inside)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_probe_whose_payload_does_not_bind_gives_its_permit_back(shop: Shop):
     provider = Provider()

@@ -48,6 +48,7 @@ class Switch:
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @in_loop
 async def test_one_line_when_it_goes_and_one_when_it_is_back(lite_shop: Shop):
     gate = asyncio.Event()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import pytest
 import structlog
 
 from redrive.domain.audit import Actor, AuditDraft
@@ -64,6 +65,7 @@ async def test_a_worker_that_is_quiet_before_it_begins_claims_nothing_and_a_quie
     assert "claim" not in lite_shop.port.calls
 
 
+@pytest.mark.slow
 @in_loop
 async def test_concurrency_follows_an_operator_both_ways_and_kills_nothing(shop: Shop):
     running, most = 0, 0
