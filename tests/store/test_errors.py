@@ -73,12 +73,13 @@ def test_a_file_that_is_no_database(folder: Path, size: int):
 
 
 @pytest.fixture
-def foreign(folder: Path) -> SqlStore:
+def foreign(folder: Path) -> Iterator[SqlStore]:
     """A database of somebody else's."""
     path = folder / "theirs.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE orders (id int)")
-    return open_store(f"sqlite:///{path}")
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        yield store
 
 
 @pytest.mark.parametrize("name", EVERYTHING)

@@ -383,6 +383,6 @@ def test_a_claim_that_fails_between_its_transactions_answers_with_what_it_has(st
         said.add(len(found))
         own.settle([succeed(held) for held in found], worker_id="w1", build="b1", slot=1)
         floor.accept(*(job(queue=held.queue) for held in found))
+    floor.kept()
     own.close()
     assert {0, 4} <= said
-    floor.kept()
