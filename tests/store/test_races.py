@@ -2,10 +2,12 @@
 
 import multiprocessing
 import random
+import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from multiprocessing.synchronize import Barrier, Event
 from typing import Any
 from uuid import UUID
@@ -315,3 +317,20 @@ def test_several_processes_open_a_new_file_at_once(folder):
     assert [answers.get(timeout=60) for _ in crew] == [True] * 4
     for member in crew:
         member.join()
+
+
+def test_a_new_file_that_another_is_just_setting_up(folder, monkeypatch):
+    """SQLite says that it is busy, without waiting, to whoever switches to the log while another begins to write."""
+    path = folder / "new.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        told: list[float] = []
+
+        def told_that_it_is_busy(pause: float) -> None:
+            told.append(pause)
+            other.execute("COMMIT")
+
+        monkeypatch.setattr(time, "sleep", told_that_it_is_busy)
+        with closing(open_store(f"sqlite:///{path}")) as store:
+            assert store.schema_state().ready
+        assert len(told) == 1

@@ -47,7 +47,7 @@ from .mounts import network_file_system
 from .sqlite_errors import of_system, translate
 from .sqlite_hot import SqliteHot, raw
 from .sqlite_listen import LocalListener
-from .wal import Wal
+from .wal import Wal, use_wal
 
 BUSY_TIMEOUT = 30.0
 MINIMUM = (3, 38, 0)
@@ -104,7 +104,7 @@ class SqliteDialect:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
+        use_wal(connection, BUSY_TIMEOUT)
         connection.execute(f"PRAGMA synchronous={'OFF' if self.temporary else 'FULL'}")
         connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute("PRAGMA cache_size=-32768")

@@ -7,6 +7,7 @@ the turn and no other can write: it waits a moment for old readers to end, and n
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from contextlib import suppress
@@ -18,6 +19,23 @@ PATIENCE = 0.2
 """Seconds to wait for readers, while nobody can write."""
 AGAIN = 5.0
 """Seconds until the next try, where a reader was in the way."""
+
+
+def use_wal(driver: sqlite3.Connection, patience: float) -> None:
+    """Have the file use the log. ``patience``: seconds to go on trying while it is busy.
+
+    SQLite does not wait itself here, whatever the busy timeout: of two connections that switch a new file at once, each
+    has a lock that the other wants, so one is told at once that it is busy.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            driver.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))
 
 
 class Wal:
