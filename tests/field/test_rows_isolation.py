@@ -56,7 +56,7 @@ def test_row_42_a_timeout_at_any_moment_costs_no_slot(app: Redrive):
         until(lambda: not app.store.queues()[0].pending and not runner.held, 60)
         until(lambda: runner.stuck == 0)
         assert runner.free == runner.slots == {"async": 20, "thread": 10}
-        assert runner.threads.alive == 10
+        assert runner.pools["thread"].alive == 10
     ends: Counter[str] = Counter()
     desk = app.desk("reader")
     for job in ids:

@@ -116,9 +116,11 @@ def tidy(url: str, *, jobs: int, seconds: float, crowd: int) -> None:
             action = ACTIONS[number % len(ACTIONS)]
             while time.monotonic() < over or (time.monotonic() < over + 60 and not all(map(counts.get, ACTIONS))):
                 try:
-                    counts[action] += act(mine, action)
+                    said, number = action, act(mine, action)
                 except Retryable:  # it asks to be called again, and has done nothing
-                    counts["again"] += 1
+                    said, number = "again", 1
+                with lock:
+                    counts[said] += number
 
     def act(mine: Redrive, action: str) -> int:
         own = mine.store

@@ -1,12 +1,16 @@
 """Claim, start, release, put off: what a worker takes, in which order, and gives back."""
 
+from contextlib import closing, suppress
 from datetime import timedelta
 
+from redrive.domain.errors import Unavailable
 from redrive.domain.failures import Reason
 from redrive.domain.moves import PutOff, Release
 from redrive.domain.states import Spot
 from redrive.store.port import ClaimRequest, QueueChange
+from redrive.store.sql.store import open_store
 
+from .faults import faulty
 from .make import OTHER, QUEUE, TYPE, Floor, draft, job, kind, pair, retry, succeed, worker
 from .rows import Rows
 
@@ -326,6 +330,20 @@ def test_promoting_is_bounded_and_takes_the_earliest(store, floor: Floor, rows: 
     assert (promoted.count, promoted.next_due) == (2, 0.0)
     assert [one for one in jobs if floor.spot(one) is Spot.PENDING] == jobs[3:]
     assert store.promote().count == 3
+
+
+def test_promoting_that_fails_has_promoted_nothing(store, url: str, floor: Floor, rows: Rows):
+    job_id = floor.later()
+    rows.earlier(job_id, "due_at", 7200)
+    with closing(open_store(url)) as own:
+        faults, statement = faulty(own), 0
+        while faults.struck or not statement:
+            statement, faults.struck = statement + 1, False
+            assert floor.spot(job_id) is Spot.SCHEDULED
+            with suppress(Unavailable), faults.at(statement):
+                assert own.promote().count == 1
+    assert statement > 3
+    assert floor.spot(job_id) is Spot.PENDING
 
 
 def test_nothing_scheduled_is_nothing_due(store, floor: Floor):

@@ -348,10 +348,11 @@ class PostgresHot:
             due = self._run(connection, "next_due", None)
             if not due or due[0][0] > 0:
                 return Promoted(0, due[0][0] if due else None)
-            cursor = connection.cursor()
-            cursor.execute(self.texts["promote"], {"limit": limit}, prepare=True)
-            count = max(0, cursor.rowcount)
-            due = self._run(connection, "next_due", None)
+            with connection.transaction():  # who is told of a failure must find nothing done
+                cursor = connection.cursor()
+                cursor.execute(self.texts["promote"], {"limit": limit}, prepare=True)
+                count = max(0, cursor.rowcount)
+                due = self._run(connection, "next_due", None)
             return Promoted(count, max(0.0, due[0][0]) if due else None)
 
         return self._database.on_hot(work)

@@ -33,7 +33,7 @@ def use_wal(driver: sqlite3.Connection, patience: float) -> None:
             driver.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
                 raise
             time.sleep(random.uniform(0.001, 0.01))
 
