@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .guards_circuits import CIRCUITS
 from .guards_developer import DEVELOPER
+from .guards_isolation import ISOLATION
 from .guards_keys import KEYS
 from .guards_limits import LIMITS
 from .guards_outages import OUTAGES
@@ -290,6 +291,7 @@ GUARDS: list[Guard] = [
     *STORE,
     *OUTAGES,
     *KEYS,
+    *ISOLATION,
     *LIMITS,
     *CIRCUITS,
     *DEVELOPER,

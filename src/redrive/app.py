@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from redrive.ops.service import Desk
     from redrive.store.port import Store
     from redrive.worker.context import JobContext
+    from redrive.worker.handler import Handler
     from redrive.worker.middleware import Middleware
     from redrive.worker.process import Worker
     from redrive.worker.registry import Registry
@@ -71,6 +72,7 @@ class Redrive:
         self._config = config
         self._arguments = settings
         self._lock = threading.RLock()
+        self._lent = False
         self._settings: Settings | None = None
         self._store: Store | None = None
         self._registry: Registry | None = None
@@ -132,11 +134,23 @@ class Redrive:
     def stand_on(self, store: Store | None) -> Store | None:
         """Use this open store instead of that of the settings; the answer is the one before. None: as the settings say.
 
-        For tests; see ``redrive.testing``.
+        For tests; see ``redrive.testing``. Isolated handlers run in threads then: no other process could use it.
         """
         with self._lock:
             before, self._store = self._store, store
+            self._lent = store is not None
             return before
+
+    def adopt(self, job_type: str, word: Any) -> Handler:
+        """The handler of a type, in a process whose worker's application has the settings ``word``."""
+        with self._lock:
+            if word != (self._url, self._config, self._arguments):
+                self.close()
+                self._url, self._config, self._arguments = word
+                self._settings = None
+        handler = self.registry.get(job_type)
+        assert handler is not None, "a job function is made when its handler is registered"
+        return handler
 
     def close(self) -> None:
         """Let go of the database; it is opened again when needed."""
@@ -172,8 +186,10 @@ class Redrive:
         """Declare the function below as the handler of ``type``, the stable key that stored jobs carry.
 
         ``backoff`` answers the wait after so many charged attempts; ``fatal`` and ``transient`` are exception classes,
-        ``classify`` is asked before them; ``owner`` is who to ask about its dead jobs. ``key`` makes the idempotency
-        key of an enqueue from (some of) its arguments, such as ``key=lambda order_id: f"order-{order_id}"``. ``once``
+        ``classify`` is asked before them; ``owner`` is who to ask about its dead jobs. ``isolation="process"`` runs a
+        ``def`` handler in a process of its own, where a timeout and a crash hit nothing else.
+        ``key`` makes the idempotency key of an enqueue from (some of) its arguments, such as
+        ``key=lambda order_id: f"order-{order_id}"``. ``once``
         makes the key of a completion marker at each run: work that another job has completed, or is doing, is skipped;
         ``Once(key, keep=..., scope=...)`` says for how long, 7 days by default.
         ``breaker`` keeps its jobs off while a dependency fails; see ``Breaker``.
@@ -415,6 +431,7 @@ class Redrive:
         return wiring.build_worker(
             self.store, self.registry, self.settings,
             queues=queues, concurrency=concurrency, schedules=tuple(self._schedules.values()),
+            word=(self._url, self._config, self._arguments), in_process=not self._lent,
         )  # fmt: skip
 
 

@@ -213,6 +213,10 @@ class Outlet(Protocol):
         """Hand jobs to the store without blocking the loop."""
         ...
 
+    def adopt(self, job_type: str, word: Any) -> Any:
+        """The handler, in a process for isolated ones; ``word`` is from the worker's application."""
+        ...
+
 
 Dump = Callable[[tuple[Any, ...], dict[str, Any]], bytes]
 """Arguments as a payload."""
@@ -306,6 +310,10 @@ class JobFunction(Using[Given], Generic[Whole, Given, R]):
         self._function = function
         self.type = job_type
         functools.update_wrapper(self, function)
+
+    def adopt(self, word: Any) -> Any:
+        """Its handler, for the process that runs it; ``word`` are the settings of the worker's application."""
+        return self._outlet.adopt(self.type, word)
 
     def __call__(self, /, *args: Whole.args, **kwargs: Whole.kwargs) -> R:
         """Run the function here and now, without a job."""

@@ -73,8 +73,13 @@ def build_worker(
     queues: Sequence[str] | None = None,
     concurrency: int | None = None,
     schedules: Sequence[Schedule] = (),
+    word: object = None,
+    in_process: bool = True,
 ) -> Worker:
-    """A worker of these handlers and schedules; ``queues`` and ``concurrency`` beat the settings."""
+    """A worker of these handlers and schedules; ``queues`` and ``concurrency`` beat the settings.
+
+    ``word`` is given to the handlers' ``adopt`` in the processes of isolated ones, if these are run ``in_process``.
+    """
     from redrive.ops.operations import Runner
     from redrive.worker.options import WorkerOptions
     from redrive.worker.process import Worker
@@ -84,6 +89,7 @@ def build_worker(
         queues=given.queues if queues is None else tuple(queues),
         async_slots=given.concurrency if concurrency is None else concurrency,
         threads=given.threads,
+        isolated=given.isolated,
         heartbeat=given.heartbeat,
         zombie_timeout=recovery.zombie_timeout,
         fetched_timeout=recovery.fetched_timeout,
@@ -94,4 +100,7 @@ def build_worker(
         build=given.build,
     )
     runner = Runner(store, batch=settings.limits.batch)
-    return Worker(store, registry, options, seal=store.seal_audit, schedules=schedules, operations=runner.round)
+    return Worker(
+        store, registry, options,
+        seal=store.seal_audit, schedules=schedules, operations=runner.round, word=word, in_process=in_process,
+    )  # fmt: skip

@@ -273,11 +273,11 @@ async def test_stuck_threads_are_given_up_and_replaced(shop: Shop):
             assert len(record.ledger) == 1
             assert "may still be going on" in (record.head.error_message or "")
         assert len((await shop.is_in(again, Spot.DLQ)).ledger) == 3
-        assert (worker.runner.threads.stuck, worker.runner.threads.alive) == (6, 2)
+        assert (worker.runner.pools["thread"].stuck, worker.runner.pools["thread"].alive) == (6, 2)
         for job_id in shop.enqueue_many(6, "quick.v1"):
             await shop.is_in(job_id, Spot.ARCHIVE)
         leave.set()
-        await until(lambda: worker.runner.threads.stuck == 0)
+        await until(lambda: worker.runner.pools["thread"].stuck == 0)
         assert worker.runner.free == {"thread": 2}
     assert all(shop.head(job_id).place is Place.DLQ for job_id in dead)
 

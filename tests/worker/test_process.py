@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
+from redrive.config import SUPERVISOR_VARIABLE
 from redrive.domain.errors import ConfigError
 from redrive.domain.states import HotState, Place
 from redrive.worker import moments
-from redrive.worker.signals import SUPERVISED
 
 from .make import until
 from .shop import Shop
@@ -33,7 +33,7 @@ def start(
         environ[moments.VARIABLE] = moment
     held = () if pipe is None else (pipe,)
     if pipe is not None:
-        environ[SUPERVISED] = str(pipe)
+        environ[SUPERVISOR_VARIABLE] = str(pipe)
     return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, pass_fds=held)
 
 

@@ -96,7 +96,7 @@ async def test_what_outlasts_the_grace_period_is_buried_at_once_with_the_reason(
         await until(lambda: len(entered) == 4)
         began = time.monotonic()
     assert time.monotonic() - began < 15
-    assert worker.runner.threads.stuck == 1
+    assert worker.runner.pools["thread"].stuck == 1
     assert told == [True, True]
     leave.set()
     for job_id in ids[:3]:

@@ -4,7 +4,7 @@ An unknown name or a value outside its range stops the start with a ``ConfigErro
 and what is allowed: a typing error in a setting must never mean "the default, silently".
 """
 
-from .load import DEBUG_VARIABLE, FILE_NAME, FILE_VARIABLE, URL_VARIABLE, check, load
+from .load import DEBUG_VARIABLE, FILE_NAME, FILE_VARIABLE, SUPERVISOR_VARIABLE, URL_VARIABLE, check, load
 from .tables import Effective, Settings
 from .values import DURATION_EXPECTED, SecretUrl, mask, parse_seconds
 
@@ -13,6 +13,7 @@ __all__ = [
     "DURATION_EXPECTED",
     "FILE_NAME",
     "FILE_VARIABLE",
+    "SUPERVISOR_VARIABLE",
     "URL_VARIABLE",
     "Effective",
     "SecretUrl",

@@ -19,6 +19,9 @@ PREFIX = "REDRIVE_"
 FILE_VARIABLE = "REDRIVE_CONFIG"
 URL_VARIABLE = "REDRIVE_DATABASE_URL"
 DEBUG_VARIABLE = "REDRIVE_DEBUG"
+SUPERVISOR_VARIABLE = "REDRIVE_SUPERVISOR_FD"
+"""Set by a supervisor for its workers, by nobody else: the number of one end of a socket pair."""
+OTHERS = (FILE_VARIABLE, DEBUG_VARIABLE, SUPERVISOR_VARIABLE)
 RESERVED = "REDRIVE_TEST_"
 FILE_NAME = "redrive.toml"
 
@@ -79,7 +82,7 @@ def _names() -> Iterator[tuple[str, str, str | None]]:
     for name in sorted(os.environ):
         if name == URL_VARIABLE:
             yield name, "database", "url"
-        elif name.startswith(PREFIX) and not name.startswith(RESERVED) and name not in (FILE_VARIABLE, DEBUG_VARIABLE):
+        elif name.startswith(PREFIX) and not name.startswith(RESERVED) and name not in OTHERS:
             table, _, key = name.removeprefix(PREFIX).lower().partition("__")
             yield name, table, key or None
 

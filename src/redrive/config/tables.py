@@ -56,6 +56,7 @@ class Worker(Table):
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 100
     threads: Annotated[int, Field(ge=1, le=1_000)] = 20
+    isolated: Annotated[int, Field(ge=1, le=1_000)] = 4
     heartbeat: Annotated[Seconds, Field(ge=0.05, le=3600)] = 10.0
     grace: Annotated[Seconds, Field(ge=0, le=86_400)] = 30.0
     poll: Annotated[Seconds, Field(ge=0.01, le=3600)] = 1.0

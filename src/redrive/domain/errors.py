@@ -19,6 +19,7 @@
      ├── Throttled               told to slow down; retry_after in seconds
      ├── Snooze                  run again later, budget untouched
      └── Cancel                  unwanted work
+    ProcessDied                  how the run of an isolated handler ended, when its process did
 """
 
 from __future__ import annotations
@@ -192,3 +193,13 @@ def require_aware(field: str, value: datetime) -> datetime:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidField(field, f"{value.isoformat()} has no time zone", expected=UTC_REQUIRED)
     return value
+
+
+class ProcessDied(Exception):
+    """The process of an isolated handler ended while it ran: out of memory, a crash in C code, somebody's kill.
+
+    One failed attempt. In a handler's ``fatal=`` it is not tried again.
+    """
+
+
+ProcessDied.__module__ = "redrive"  # what operators read as the error's type

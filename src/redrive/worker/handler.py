@@ -24,7 +24,8 @@ from .middleware import Around
 
 RESULT_LIMIT = 65_536
 """The most bytes of a result, unless the settings say otherwise."""
-Kind = Literal["async", "thread"]
+Kind = Literal["async", "thread", "process"]
+"""Where a handler runs: in the event loop, in a thread, in a process of its own."""
 UserBackoff = Callable[[int], Seconds]
 F = TypeVar("F", bound=Callable[..., Any] | None)
 
@@ -87,9 +88,8 @@ def declare(
     once: Once | UserKey | None = None,
 ) -> Handler:
     """A handler, or ``InvalidField`` that names what was expected."""
-    if isolation not in (None, "thread"):
-        expected = "nothing, or thread; process isolation is not there yet"
-        raise InvalidField("isolation", f"{isolation!r} is not available", expected=expected)
+    if isolation not in (None, "thread", "process"):
+        raise InvalidField("isolation", f"{isolation!r}", expected='nothing, "thread" or "process"')
     handler = Handler(
         type=check_name("type", type),
         function=function,
@@ -116,11 +116,19 @@ def _kind(function: object, isolation: str | None) -> Kind:
         raise InvalidField("handler", f"{function!r} is no handler", expected="a function made by def or async def")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise InvalidField("handler", f"{function.__qualname__} yields", expected="a function that returns")
-    if not inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function):
+        if isolation is not None:
+            raise InvalidField("isolation", "an async def handler runs in the event loop", expected="nothing")
+        return "async"
+    if isolation != "process":
         return "thread"
-    if isolation is not None:
-        raise InvalidField("isolation", "an async def handler runs in the event loop", expected="nothing")
-    return "async"
+    if "<locals>" in function.__qualname__:
+        raise InvalidField(
+            "isolation",
+            f"{function.__qualname__} is made inside a function, where another process cannot find it",
+            expected="a function at the top level of its module",
+        )
+    return "process"
 
 
 def _rules(retry: object, idempotent: object, on_zombie: object) -> TypeRules:

@@ -12,6 +12,7 @@ from redrive.domain.lifecycle import shortest_lease
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """``queues`` None: those of the handlers. ``build`` names the application's release in the ledger.
+    ``isolated``: how many processes for handlers with ``isolation="process"``.
 
     With ``stuck_limit`` runs that were given up and still go on, the worker reports degraded and, as a process, leaves.
     """
@@ -19,6 +20,7 @@ class WorkerOptions:
     queues: tuple[str, ...] | None = None
     async_slots: int = 100
     threads: int = 20
+    isolated: int = 4
     heartbeat: float = 10.0
     zombie_timeout: float = 60.0
     fetched_timeout: float = 60.0
@@ -29,7 +31,7 @@ class WorkerOptions:
     build: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("async_slots", "threads", "stuck_limit"):
+        for name in ("async_slots", "threads", "isolated", "stuck_limit"):
             if not 1 <= getattr(self, name) <= 10_000:
                 raise ConfigError(f"{name} = {getattr(self, name)!r} is out of range: allowed is 1 to 10000")
         for name in ("heartbeat", "poll", "unserved_timeout"):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 import structlog
 
@@ -34,6 +35,7 @@ from redrive.domain.schedule import Schedule
 from redrive.store.port import WorkerPort
 
 from . import announce, moments
+from .children import Children
 from .chores import Chore
 from .circuits import Circuits
 from .handler import Kind
@@ -64,7 +66,8 @@ SWITCH_INTERVAL = 0.0005
 class Worker:
     """Runs the jobs of a registry, and enqueues those of ``schedules`` when they are due.
 
-    ``seal`` is called now and then, to seal the audit log; ``operations`` to carry on with bulk operations.
+    ``word`` is given to the handlers' ``adopt`` in processes for isolated ones, and ``in_process`` False runs these in
+    threads. ``seal`` is called now and then, to seal the audit log; ``operations`` to carry on with bulk operations.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Worker:
         seal: Callable[[], object] | None = None,
         schedules: Sequence[Schedule] = (),
         operations: Round | None = None,
+        word: Any = None,
+        in_process: bool = True,
     ) -> None:
         if not len(registry):
             raise ConfigError("no handler is registered: import the modules that declare them before the worker starts")
@@ -87,9 +92,13 @@ class Worker:
         self._seal = seal
         self._operations = operations
         self._schedules = tuple(schedules)
+        self._word = word
+        self._in_process = in_process
+        self._setup: Callable[[], object] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._started = asyncio.Event()
+        self._begun: Callable[[], None] = lambda: None
         self.standing = Standing(self.options.stuck_limit)
         self.runner: Runner
         self.settler: Settler
@@ -98,12 +107,14 @@ class Worker:
 
     # -- as a process --------------------------------------------------------------------------------------------------
 
-    def run(self, *, burst: bool = False) -> int:
+    def run(self, *, burst: bool = False, setup: Callable[[], object] | None = None) -> int:
         """Serve until a signal comes or, with ``burst``, until nothing is left to do. For the main thread.
 
-        The answer is the exit code: 0, or 3 when it left because it is degraded.
+        ``setup`` is called first in each process for isolated handlers; it must be found by its name. The answer is the
+        exit code: 0, or 3 when it left because it is degraded.
         """
         moments.arm()
+        self._setup = setup
         interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL)
         try:
@@ -114,7 +125,9 @@ class Worker:
 
     async def _run(self, burst: bool) -> None:
         stop = asyncio.Event()
-        Signals(stop, quiet=self.standing.quiet, held=lambda: len(self.runner.held), grace=self.options.grace).listen()
+        signals = Signals(stop, quiet=self.standing.quiet, held=lambda: len(self.runner.held), grace=self.options.grace)
+        signals.listen()
+        self._begun = signals.serving
         await self.serve(stop, burst=burst, patient=not burst, leave=True)
 
     # -- embedded in an application ------------------------------------------------------------------------------------
@@ -152,15 +165,23 @@ class Worker:
         loop = asyncio.get_running_loop()
         options = self.options
         claims, settles = Hop("redrive-claim"), Hop("redrive-settle")
-        kinds: dict[Kind, int] = {"async": options.async_slots, "thread": options.threads}
+        kinds: dict[Kind, int] = {
+            "async": options.async_slots,
+            "thread": options.threads,
+            "process": options.isolated,
+        }
         used = {handler.kind for handler in self.registry}
         outage = self.outage = Outage()
-        runner = self.runner = Runner({kind: number for kind, number in kinds.items() if kind in used}, loop)
+        children = Children(self.registry, loop, word=self._word, setup=self._setup) if self._kills(used) else None
+        slots = {kind: number for kind, number in kinds.items() if kind in used}
+        runner = self.runner = Runner(slots, loop, children)
         self.standing.begin(runner, stop if leave else None)
         try:
             said = announce.info(
                 self.id, options.build, self.queues, self.registry, sum(runner.slots.values()), self._schedules
             )
+            if children is not None:
+                await claims(children.check)
             register = partial(self._store.register, said)
             slot = await announce.register(register, claims, stop, outage, patient=patient)
             if slot is None:
@@ -196,6 +217,7 @@ class Worker:
             for helper in helpers:
                 helper.start()
             self._started.set()
+            self._begun()
             watching = asyncio.create_task(leases.watch(), name="redrive-leases")
             try:
                 await self._work(stop, runner, settler, line, burst=burst)
@@ -210,6 +232,9 @@ class Worker:
             runner.close()
             claims.close()
             settles.close()
+
+    def _kills(self, used: set[Kind]) -> bool:
+        return self._in_process and "process" in used
 
     async def _work(self, stop: asyncio.Event, runner: Runner, settler: Settler, line: Loop, *, burst: bool) -> None:
         if self.standing.mode == "quiet":

@@ -16,9 +16,10 @@ import structlog
 from redrive.domain.outcome import Outcome
 from redrive.store.port import Pair, Pulse
 
+from .children import Children
 from .deadlines import Deadlines
 from .handler import Kind
-from .run_one import left_behind, overran, run_async
+from .run_one import left_behind, overran, run_async, run_sync
 from .running import Running, Stop
 from .threads import Threads
 
@@ -41,10 +42,13 @@ class Runner:
     """Begins runs and takes their ends. ``ended`` is called after each end, ``freed`` when it made enough room,
     ``given_up`` after a run was given up that did not stop at its timeout.
 
+    ``children`` run handlers with ``isolation="process"``; without them these run in threads.
     ``let_go`` are leases that are left to expire: their runs are over, and their ends could not be settled.
     """
 
-    def __init__(self, slots: dict[Kind, int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, slots: dict[Kind, int], loop: asyncio.AbstractEventLoop, children: Children | None = None
+    ) -> None:
         self.slots = slots
         self.free = dict(slots)
         self.half = {kind: max(1, number // 2) for kind, number in slots.items()}
@@ -61,20 +65,27 @@ class Runner:
         self.adrift: set[asyncio.Task[None]] = set()
         self._loop = loop
         self._deadlines = Deadlines(self._overdue, loop)
-        self.threads = Threads(slots.get("thread", 0), self._end, loop)
+        self.pools: dict[Kind, Threads] = {"thread": Threads(slots.get("thread", 0), self._end, loop)}
+        self._children = children
+        if (isolated := slots.get("process")) is not None:
+            self.pools["process"] = Threads(isolated, self._end, loop, run_sync if children is None else children.run)
+        if children is not None:
+            children.keep, children.entered = isolated or 0, self._entered
 
     @property
     def stuck(self) -> int:
         """Runs that were given up and still go on: threads, and async handlers that swallow their cancellation."""
-        return self.threads.stuck + len(self.adrift)
+        return sum(pool.stuck for pool in self.pools.values()) + len(self.adrift)
 
     def resize(self, slots: dict[Kind, int]) -> None:
         """Run so many jobs of each kind at a time. What runs goes on: where there are too many, none begins."""
         for kind, number in slots.items():
             self.free[kind] += number - self.slots[kind]
             self.half[kind] = max(1, number // 2)
-        if "thread" in slots:
-            self.threads.resize(slots["thread"])
+            if kind in self.pools:
+                self.pools[kind].resize(number)
+        if self._children is not None:
+            self._children.keep = slots["process"]
         self.slots = dict(slots)
         self.freed()
 
@@ -87,14 +98,28 @@ class Runner:
             run.began = now
             self.running += 1
             self.free[handler.kind] -= 1
-            if handler.timeout is not None:
+            if handler.timeout is not None and not self._kills(run):
                 self._deadlines.watch(run, handler.timeout, now)
             if handler.kind == "async":
                 run.task = self._loop.create_task(run_async(run, self._end))
             else:
-                self.threads.submit(run)
+                self.pools[handler.kind].submit(run)
         if not self.running:
             self.idle.set()
+
+    def _kills(self, run: Running) -> bool:
+        """Whether it runs in a process, which can be killed."""
+        return run.handler.kind == "process" and self._children is not None
+
+    def _entered(self, run: Running) -> None:
+        """A run has begun in its process: starting that was nobody's time."""
+        if run.over:
+            return
+        run.began = time.monotonic()
+        if run.handler.timeout is not None:
+            self._deadlines.watch(run, run.handler.timeout, run.began)
+        if run.stop is not None and self._children is not None:
+            self._children.stop(run)  # it was told before it had begun
 
     def finish(self, run: Running, outcome: Outcome) -> None:
         """The end of a run whose handler is not called."""
@@ -130,14 +155,18 @@ class Runner:
             return
         if run.stop is None:
             run.stop = reason
+            if self._children is not None and self._kills(run):
+                self._children.stop(run)
         if run.task is not None and run.entered:
             run.task.cancel()
 
     def _overdue(self, run: Running) -> None:
         self.stop(run, Stop.TIMEOUT)
         run.tries += 1
-        if run.task is None:
-            if self.threads.give_up(run):
+        if run.tries == 1 and self._kills(run):
+            self._deadlines.watch(run, INSIST_EVERY, time.monotonic())  # it is being killed
+        elif run.task is None:
+            if self.pools[run.handler.kind].give_up(run):
                 log.warning("handler-stuck", job_id=str(run.job.uuid), type=run.job.type, stuck=self.stuck)
                 self._end(run, overran(run, None, stopped=False))
                 self.given_up()
@@ -171,16 +200,19 @@ class Runner:
         for run in list(self.held.values()):
             if run.began and not run.over:
                 self.stop(run, Stop.SHUTDOWN)
-                if run.task is None and self.threads.give_up(run):
+                if run.task is None and not self._kills(run) and self.pools[run.handler.kind].give_up(run):
                     self._end(run, left_behind(run))
 
     def abandon(self) -> None:
-        """Leave behind the async handlers that did not end when they were told to."""
+        """Leave behind the runs that did not end when they were told to."""
         for run in list(self.held.values()):
             if run.began and not run.over:
                 self._end(run, left_behind(run))
 
     def close(self) -> None:
-        """Let go of timers and idle threads."""
+        """Let go of timers, idle threads and processes."""
         self._deadlines.close()
-        self.threads.close()
+        for pool in self.pools.values():
+            pool.close()
+        if self._children is not None:
+            self._children.close()

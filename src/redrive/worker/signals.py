@@ -3,7 +3,7 @@
 =================  =================================================================================================
 SIGTERM, SIGINT    stop in order (see ``process``); a second one ends the process at once, with exit code 1
 SIGUSR1            quiet: what runs is finished, nothing more is claimed; it waits for SIGTERM
-supervisor's end   as SIGTERM: its end of a pipe closes, also when it was killed
+supervisor's end   as SIGTERM: its end of a socket pair closes, also when it was killed
 =================  =================================================================================================
 """
 
@@ -14,9 +14,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
+from redrive.config import SUPERVISOR_VARIABLE
 from redrive.domain.errors import ConfigError
 
 log = structlog.get_logger("redrive.worker")
@@ -25,8 +27,8 @@ FORCED = 1
 """Exit code after a second signal."""
 DEGRADED = 3
 """Exit code of a worker that left because too many of its threads are stuck: it is to be started anew."""
-SUPERVISED = "REDRIVE_SUPERVISOR_FD"
-"""The number of a pipe's reading end; the supervisor holds the other one for as long as it lives."""
+WRONG = 2
+"""Exit code of a command that was used wrongly: starting it anew does not help."""
 
 
 class Signals:
@@ -40,6 +42,7 @@ class Signals:
         self._held = held
         self._grace = grace
         self._told = False
+        self._supervisor: int | None = None
 
     def listen(self) -> None:
         """From now on, in the running loop of the main thread."""
@@ -47,11 +50,18 @@ class Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGUSR1, self._quiet)
-        if (pipe := os.environ.get(SUPERVISED)) is not None:
+        if (pipe := os.environ.get(SUPERVISOR_VARIABLE)) is not None:
             if not pipe.isdecimal():
-                raise ConfigError(f"{SUPERVISED} is {pipe!r}; a supervisor sets it, nobody else")
+                raise ConfigError(f"{SUPERVISOR_VARIABLE} is {pipe!r}; a supervisor sets it, nobody else")
+            self._supervisor = int(pipe)
             os.set_inheritable(int(pipe), False)  # what handlers start must not hold it
             loop.add_reader(int(pipe), self._orphaned, int(pipe))
+
+    def serving(self) -> None:
+        """Tell the supervisor, if there is one, that the worker has begun."""
+        if self._supervisor is not None:
+            with suppress(OSError):  # it is gone: that is noticed elsewhere
+                os.write(self._supervisor, b"1")
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name

@@ -1,4 +1,5 @@
-"""Threads for ``def`` handlers: a queue of their own, ends collected in a list, no future per job.
+"""Threads that run ``def`` handlers, or wait for the processes that do: a queue of their own, ends collected in a list,
+no future per job.
 
 A run that takes too long cannot be stopped. It is given up: its end is decided without it, its late end is ignored, and
 a fresh thread takes its thread's place, so that the number of threads that can work stays the same. The stuck thread
@@ -12,6 +13,7 @@ import contextvars
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 
 from redrive.domain.outcome import Outcome
@@ -21,10 +23,17 @@ from .running import Running
 
 
 class Threads:
-    """``slots`` threads that run what is submitted; ``end`` is called in the event loop, once per run."""
+    """``slots`` threads that ``execute`` what is submitted; ``end`` is called in the event loop, once per run."""
 
-    def __init__(self, slots: int, end: End, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        slots: int,
+        end: End,
+        loop: asyncio.AbstractEventLoop,
+        execute: Callable[[Running], Outcome] = run_sync,
+    ) -> None:
         self._slots = slots
+        self._execute = execute
         self._end = end
         self._loop = loop
         self._context = contextvars.copy_context()
@@ -93,7 +102,7 @@ class Threads:
             if run is None:
                 self._threads.discard(threading.current_thread())
                 return
-            outcome = self._context.copy().run(run_sync, run)
+            outcome = self._context.copy().run(self._execute, run)
             if not self._take(run):
                 self._stuck.discard(run)
                 self._threads.discard(threading.current_thread())

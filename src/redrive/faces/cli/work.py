@@ -30,13 +30,24 @@ def work(
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left that is due.")] = False,
     queues: Annotated[str | None, typer.Option("--queues", help="Only these, separated by commas.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", min=1, help="Async handlers at a time.")] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=1000, help="So many workers, kept alive by a supervisor.")
+    ] = 1,
 ) -> int:
     """Run jobs of an application's handlers until SIGINT or SIGTERM: what runs may end, the rest is given back.
 
     A second signal ends it at once. After SIGUSR1 it finishes what runs and takes nothing more. The current folder is
     importable. The database is the application's, unless --database says otherwise. Exit code 3: too many handlers are
     stuck in their threads, start it anew.
+
+    With --processes each worker is a process of its own; one that dies is replaced, and signals are passed on. When
+    workers end again and again before they serve, the supervisor stops the others and exits with their code, never 0.
     """
+    if processes > 1:
+        from redrive.worker.supervisor import Supervisor  # a tenth of a second that other commands need not wait
+
+        log_to_stderr()
+        return Supervisor(_again(session, target, burst, queues, concurrency), processes, burst=burst).run()
     if session.config is not None:
         os.environ[FILE_VARIABLE] = session.config  # the application reads it while it is imported
     app = find_app(target)
@@ -46,7 +57,22 @@ def work(
         usage(f"{target} has no handler: decorate one with @{target.partition(':')[2]}.job(...), and import its module")
     wanted = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     log_to_stderr()
-    return app.worker(queues=wanted, concurrency=concurrency).run(burst=burst)
+    return app.worker(queues=wanted, concurrency=concurrency).run(burst=burst, setup=log_to_stderr)
+
+
+def _again(session: Session, target: str, burst: bool, queues: str | None, concurrency: int | None) -> list[str]:
+    """The command of one worker."""
+    command = [sys.executable, "-m", "redrive.faces.cli", "work", target]
+    given = {
+        "--database": session.database,
+        "--config": session.config,
+        "--queues": queues,
+        "--concurrency": None if concurrency is None else str(concurrency),
+    }
+    for option, value in given.items():
+        if value is not None:
+            command += [option, value]
+    return [*command, "--burst"] if burst else command
 
 
 def find_app(target: str) -> Redrive:
