@@ -44,7 +44,7 @@ ISOLATION: list[Guard] = [
             "if child.alive and len(self._idle) < self.keep and not self._closed:",
             "if False:",
         ),
-        ("they end with the worker", "        for child in children:\n            child.close()\n", ""),
+        ("they end with the worker", "            for child in self._all:\n                child.kill()\n", ""),
         (
             "one that died is not used again",
             "return not self._killed and self._process.is_alive()",

@@ -221,21 +221,20 @@ def test_a_holder_that_ends_meanwhile_is_retryable(postgres_store, shared_postgr
         theirs.rollback()
 
 
-NO_CONNECTIONS: dict[str, Callable[[], Any]] = {
-    "any object": object,
-    "a cursor": lambda: sqlite3.connect(":memory:").cursor(),
-    "a string": lambda: "sqlite://",
-    "a session without an engine": lambda: Session(),
-    "an engine": lambda: sqlalchemy.create_engine("sqlite://"),
+NO_CONNECTIONS: dict[str, Callable[[sqlite3.Connection], Any]] = {
+    "any object": lambda _: object(),
+    "a cursor": lambda connection: connection.cursor(),
+    "a string": lambda _: "sqlite://",
+    "a session without an engine": lambda _: Session(),
+    "an engine": lambda _: sqlalchemy.create_engine("sqlite://"),
 }
 
 
 class TestRefused:
     @pytest.mark.parametrize("what", NO_CONNECTIONS)
-    @pytest.mark.filterwarnings("ignore:unclosed database")
     def test_what_is_no_connection_is_refused_by_name(self, sqlite_store, what):
-        with pytest.raises(InvalidField, match="connection") as refused:
-            sqlite_store.enqueue([job()], connection=NO_CONNECTIONS[what]())
+        with closing(sqlite3.connect(":memory:")) as real, pytest.raises(InvalidField, match="connection") as refused:
+            sqlite_store.enqueue([job()], connection=NO_CONNECTIONS[what](real))
         assert "psycopg" in str(refused.value)
 
     @pytest.mark.postgres

@@ -72,18 +72,16 @@ class Child:
     def ready(self) -> None:
         """Wait until it has its handlers; ``ConfigError`` says what is wrong with them."""
         problem: str | None = f"it was not there after {START_WITHIN:g} s"
-        with suppress(EOFError, OSError):
+        try:
             if self._work.poll(START_WITHIN):
-                problem = self._said(Ready).problem
-                if problem is None:
-                    return
-        self.close()
-        raise ConfigError(f"a process for isolated handlers cannot work: {problem or self._end()}")
-
-    def _said(self, kind: type[Ready]) -> Ready:
-        message = self._work.recv()
-        assert isinstance(message, kind)
-        return message
+                said: Ready = self._work.recv()
+                problem = said.problem
+        except (EOFError, OSError):
+            self._reap()
+            problem = f"it {self._end()}"
+        if problem is not None:
+            self.close()
+            raise ConfigError(f"a process for isolated handlers cannot work: {problem}")
 
     def run(self, run: Running, entered: Callable[[Running], object]) -> Outcome:
         """Run one job; ``entered`` is called when its time begins."""
@@ -151,10 +149,10 @@ class Child:
                 with suppress(OSError):
                     self._orders.send(Order(self._number, reason))
 
-    def kill(self, run: Running) -> None:
-        """Kill it if it still has this run."""
+    def kill(self, run: Running | None = None) -> None:
+        """Kill it, if it still has this run; whoever runs it, or waits for it to be ready, finds that out."""
         with self._lock:
-            if self._run is run:
+            if run is None or self._run is run:
                 self._kill()
 
     def _kill(self) -> None:
@@ -166,18 +164,13 @@ class Child:
 
     def _reap(self) -> None:
         self._process.join(REAPED_WITHIN)
-        self._let_go()
-
-    def _let_go(self) -> None:
         for end in (self._work, self._orders, self._lifeline):
             end.close()
 
     def close(self) -> None:
-        """End it, whatever it does."""
-        with self._lock:
-            self._kill()
-        self._process.join(REAPED_WITHIN)
-        self._let_go()
+        """End it. For the thread that has it."""
+        self.kill()
+        self._reap()
 
 
 class Children:
@@ -201,6 +194,7 @@ class Children:
         self._start = partial(Child, targets, word, setup)
         self._loop = loop
         self._lock = threading.Lock()
+        self._all: set[Child] = set()
         self._idle: list[Child] = []
         self._of: dict[Running, Child] = {}
         self._closed = False
@@ -236,9 +230,19 @@ class Children:
             while self._idle:
                 if (child := self._idle.pop()).alive:
                     return child
+                self._all.discard(child)
                 child.close()
         child = self._start()
-        child.ready()
+        with self._lock:
+            self._all.add(child)
+            if self._closed:
+                child.kill()
+        try:
+            child.ready()
+        except BaseException:
+            with self._lock:
+                self._all.discard(child)
+            raise
         return child
 
     def _put(self, child: Child) -> None:
@@ -246,6 +250,7 @@ class Children:
             if child.alive and len(self._idle) < self.keep and not self._closed:
                 self._idle.append(child)
                 return
+            self._all.discard(child)
         child.close()
 
     def stop(self, run: Running) -> None:
@@ -260,10 +265,12 @@ class Children:
             self._loop.call_later(CANCEL_WITHIN if reason is Stop.CANCEL else ANSWER, child.kill, run)
 
     def close(self) -> None:
-        """Kill every process."""
+        """Kill every process. Those that run or start something are collected by the threads that wait for them."""
         with self._lock:
             self._closed = True
-            children = [*self._idle, *self._of.values()]
+            for child in self._all:
+                child.kill()
+            idle = self._idle[:]
             self._idle.clear()
-        for child in children:
+        for child in idle:
             child.close()
