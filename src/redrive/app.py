@@ -237,7 +237,7 @@ class Redrive:
         It is given the run's ``JobContext`` and yields once: ``def timed(ctx): ...; yield; ...``. The handler's error
         comes out of the ``yield``; it may be replaced by another, which is then classified, but not be kept: the run
         has failed. The first declared is the outermost. It runs where the handler runs: for ``async def`` handlers in
-        the event loop, so it must not block; for ``def`` handlers in their thread.
+        the event loop, so it must not block; for ``def`` handlers in their thread, or their process.
         """
         from redrive.worker.middleware import check_middleware
 

@@ -1,5 +1,6 @@
 """An application whose handlers run in processes of their own, where another process can import it."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -53,9 +54,17 @@ def holds_on(note: str) -> None:
 
 @app.job("dies.v1", isolation="process", retry=TWICE)
 def dies(how: str) -> None:
-    """Ends its own process: as the kernel does when memory is short, as a crash does, or politely."""
+    """Ends its own process as the kernel does when memory is short, as a crash does, or politely; or cuts it off."""
     if how == "exit":
         os._exit(7)
+    if how == "closes":
+        os.closerange(3, 64)
+        return
+    if how == "babbles":
+        for descriptor in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b"\x00\x00\x00\x04junk")
+        return
     os.kill(os.getpid(), getattr(signal, how))
     threading.Event().wait()
 

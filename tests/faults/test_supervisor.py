@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive import Place, Reason
+from redrive import JobHandle, Place, Reason
 from tests.faults import supervised
 from tests.faults.waiting import until
 
@@ -38,6 +38,7 @@ class Command:
             [str(Path(sys.executable).with_name("redrive")), "work", "tests.faults.supervised:app", *options],
             stderr=self._log,
             env={**os.environ, **QUICK, **environment},
+            process_group=0,  # as a shell starts it
         )
 
     @property
@@ -59,12 +60,20 @@ def command(folder: Path, *options: str, **environment: str) -> Iterator[Command
         yield running
 
 
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[tuple[Command, JobHandle]]:
+    """Two workers, one of which runs a job that waits for the file ``go``."""
+    job = supervised.holds.enqueue(folder=str(folder), name="first")
+    with command(folder, "--processes", "2") as running:
+        until(lambda: (folder / "first").exists() and (folder / "first").read_text(), why=lambda: running.log)
+        until(lambda: len(running.workers()) == 2, why=lambda: running.log)
+        yield running, job
+
+
 def test_row_87_a_killed_child_is_replaced_and_the_others_finish(tmp_path: Path):
     """A child that was killed stopped the whole service with exit code 0, so that nobody started it again."""
-    first = supervised.holds.enqueue(folder=str(tmp_path), name="first")
-    with command(tmp_path, "--processes", "2") as running:
-        until(lambda: len(running.workers()) == 2, why=lambda: running.log)
-        victim = int(until(lambda: (tmp_path / "first").read_text() if (tmp_path / "first").exists() else ""))
+    with holding(tmp_path) as (running, first):
+        victim = int((tmp_path / "first").read_text())
         (other,) = set(running.workers()) - {victim}
         seconds = [supervised.holds.enqueue(folder=str(tmp_path), name=f"more-{n}") for n in range(40)]
         until(lambda: any(note.read_text() == str(other) for note in tmp_path.glob("more-*")))
@@ -108,16 +117,24 @@ def test_a_worker_that_was_told_to_end_is_replaced_as_well(tmp_path: Path):
 
 
 def test_a_second_signal_is_passed_on(tmp_path: Path):
-    job = supervised.holds.enqueue(folder=str(tmp_path), name="first")
-    with command(tmp_path, "--processes", "2") as running:
-        until((tmp_path / "first").exists, why=lambda: running.log)
-        until(lambda: len(running.workers()) == 2)
+    with holding(tmp_path) as (running, job):
         running.process.send_signal(signal.SIGTERM)
         until(lambda: running.log.count("worker-stopping") == 2)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 1
     assert "worker-forced" in running.log
     assert app.desk("reader").get(job.id).head.place is Place.HOT
+
+
+def test_ctrl_c_is_one_signal_for_each_worker(tmp_path: Path):
+    """A terminal sends it to every process of the group."""
+    with holding(tmp_path) as (running, job):
+        os.killpg(running.process.pid, signal.SIGINT)
+        until(lambda: running.log.count("worker-stopping") == 2)
+        (tmp_path / "go").touch()
+        assert running.process.wait(30) == 0
+    assert "worker-forced" not in running.log
+    assert job.status() == "archive"
 
 
 def test_quiet_is_passed_on(tmp_path: Path):
@@ -130,10 +147,7 @@ def test_quiet_is_passed_on(tmp_path: Path):
 
 
 def test_workers_stop_in_order_when_their_supervisor_is_killed(tmp_path: Path):
-    job = supervised.holds.enqueue(folder=str(tmp_path), name="first")
-    with command(tmp_path, "--processes", "2") as running:
-        until((tmp_path / "first").exists, why=lambda: running.log)
-        until(lambda: len(running.workers()) == 2)
+    with holding(tmp_path) as (running, job):
         running.process.kill()
         until(lambda: running.log.count("supervisor-gone") == 2)
         (tmp_path / "go").touch()

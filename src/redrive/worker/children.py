@@ -94,6 +94,10 @@ class Child:
             return self._follow(run, entered)
         except (EOFError, OSError):
             return self._died(run)
+        except Exception as error:  # a handler that wrote into our pipe
+            self.kill(run)
+            self._reap()
+            return raised(run, ProcessDied(f"its process could not be understood: {one_line(error)}"))
         finally:
             with self._lock:
                 self._run = None
@@ -210,7 +214,7 @@ class Children:
         """Run one job in a process, which is started if none is free. Blocks; for a thread of its own."""
         try:
             child = self._get()
-        except (OSError, ConfigError) as error:
+        except Exception as error:  # the thread that calls would die of it, and the run never end
             return raised(run, ProcessDied(f"no process could be started for it: {one_line(error)}"))
         with self._lock:
             self._of[run] = child
@@ -253,10 +257,10 @@ class Children:
             self._all.discard(child)
         child.close()
 
-    def stop(self, run: Running) -> None:
-        """Stop a run for the reason it has in ``stop``. In the event loop."""
-        child, reason = self._of.get(run), run.stop
-        if child is None or reason is None:
+    def stop(self, run: Running, reason: Stop) -> None:
+        """Stop a run, whatever it was told before: a lost lease does not wait for a cancel. In the event loop."""
+        child = self._of.get(run)
+        if child is None:  # it finds ``run.stop`` when it begins
             return
         if reason is Stop.LOST:
             child.kill(run)

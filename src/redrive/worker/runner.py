@@ -98,7 +98,7 @@ class Runner:
             run.began = now
             self.running += 1
             self.free[handler.kind] -= 1
-            if handler.timeout is not None and not self._kills(run):
+            if handler.timeout is not None and self._killer(run) is None:
                 self._deadlines.watch(run, handler.timeout, now)
             if handler.kind == "async":
                 run.task = self._loop.create_task(run_async(run, self._end))
@@ -107,9 +107,9 @@ class Runner:
         if not self.running:
             self.idle.set()
 
-    def _kills(self, run: Running) -> bool:
-        """Whether it runs in a process, which can be killed."""
-        return run.handler.kind == "process" and self._children is not None
+    def _killer(self, run: Running) -> Children | None:
+        """Who can kill it, if it runs in a process."""
+        return self._children if run.handler.kind == "process" else None
 
     def _entered(self, run: Running) -> None:
         """A run has begun in its process: starting that was nobody's time."""
@@ -118,8 +118,8 @@ class Runner:
         run.began = time.monotonic()
         if run.handler.timeout is not None:
             self._deadlines.watch(run, run.handler.timeout, run.began)
-        if run.stop is not None and self._children is not None:
-            self._children.stop(run)  # it was told before it had begun
+        if run.stop is not None and (killer := self._killer(run)) is not None:
+            killer.stop(run, run.stop)  # it was told before it had begun
 
     def finish(self, run: Running, outcome: Outcome) -> None:
         """The end of a run whose handler is not called."""
@@ -150,20 +150,20 @@ class Runner:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def stop(self, run: Running, reason: Stop) -> None:
-        """Tell a run to stop. The first reason stands; an async handler is cancelled each time it is told."""
+        """Tell a run to stop. The first reason stands; async handlers and processes are told each time."""
         if run.over:
             return
         if run.stop is None:
             run.stop = reason
-            if self._children is not None and self._kills(run):
-                self._children.stop(run)
+        if (killer := self._killer(run)) is not None:
+            killer.stop(run, reason)
         if run.task is not None and run.entered:
             run.task.cancel()
 
     def _overdue(self, run: Running) -> None:
         self.stop(run, Stop.TIMEOUT)
         run.tries += 1
-        if run.tries == 1 and self._kills(run):
+        if run.tries == 1 and self._killer(run) is not None:
             self._deadlines.watch(run, INSIST_EVERY, time.monotonic())  # it is being killed
         elif run.task is None:
             if self.pools[run.handler.kind].give_up(run):
@@ -200,7 +200,7 @@ class Runner:
         for run in list(self.held.values()):
             if run.began and not run.over:
                 self.stop(run, Stop.SHUTDOWN)
-                if run.task is None and not self._kills(run) and self.pools[run.handler.kind].give_up(run):
+                if run.task is None and self._killer(run) is None and self.pools[run.handler.kind].give_up(run):
                     self._end(run, left_behind(run))
 
     def abandon(self) -> None:

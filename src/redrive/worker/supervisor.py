@@ -4,7 +4,8 @@ The supervisor opens no database and imports no application: it starts programs,
 thread that a fork could share.
 
 ======================================  ============================================================================
-a worker dies, is killed, or leaves     another takes its place, at once; what it held is rescued by the others
+a worker dies, is killed, or leaves     another takes its place: at once, or after a growing wait where workers keep
+                                        dying within ``STEADY`` seconds; what it held is rescued by the others
 the first worker has said that it       the others are started: an application that cannot start says so once
 serves
 a worker ends ``TRIES`` times in a row  the supervisor gives up: the others stop in order, and its exit code is that of
@@ -23,6 +24,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -37,6 +39,10 @@ from .signals import WRONG
 log = structlog.get_logger("redrive.supervisor")
 
 TRIES = 5
+STEADY = 10.0
+"""Seconds after which a worker has proved that it can live."""
+HEARD_WITHIN = 1.0
+"""Seconds for the end of a dead worker's socket; a fork of a handler may hold it for longer."""
 
 
 class Supervisor:
@@ -76,6 +82,7 @@ class Supervisor:
         """One place, and whoever works in it."""
         backoff, failures = Backoff(), 0
         while not self._stop.is_set():
+            began = time.monotonic()
             code, served = await self._one()
             if self._stop.is_set():
                 self._code = self._code or (code and 1)
@@ -87,10 +94,9 @@ class Supervisor:
             if code == WRONG or failures >= TRIES:
                 self._give_up(code, failures)
                 return
-            if served:
+            if time.monotonic() - began >= STEADY:
                 backoff.reset()
-            else:
-                await rest(self._stop, backoff.next())
+            await rest(self._stop, backoff.next())
 
     async def _one(self) -> tuple[int, bool]:
         """One worker from start to end: its exit code, and whether it ever served."""
@@ -110,10 +116,9 @@ class Supervisor:
             hearing = asyncio.create_task(self._hear(ours))
             code = await process.wait()
             self._workers.discard(process)
-            hearing.cancel()
-            with suppress(asyncio.CancelledError):
-                await hearing
-            served = hearing.done() and not hearing.cancelled() and hearing.result()
+            served = False
+            with suppress(TimeoutError):
+                served = await asyncio.wait_for(hearing, HEARD_WITHIN)
         if not self._stop.is_set() and not (self._burst and code == 0):
             log.warning("worker-ended", pid=process.pid, how=_how(code), served=served)
         return code, served
