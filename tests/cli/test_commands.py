@@ -106,6 +106,7 @@ def test_archive(app):
     assert run("archive", "list").said == "no jobs\n"
 
 
+@pytest.mark.slow
 def test_a_queue_is_shown_with_what_holds_it_back(app):
     assert run("queues", "show", "q").code == 1
     for _ in range(3):

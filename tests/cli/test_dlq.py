@@ -182,6 +182,7 @@ def test_a_filter_is_confirmed_with_its_number(lite):
     assert run("dlq", "resurrect", "--queue", "other", "--yes").said == "no job matches\n"
 
 
+@pytest.mark.slow
 def test_several_ids_and_an_answer_for_each(app):
     good, held = die(app, SEED, REFUSED)
     app.desk("t").edit(held, idempotency_key="k")

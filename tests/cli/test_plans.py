@@ -18,6 +18,7 @@ def facts(text: str) -> dict[str, str]:
     return dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
 
 
+@pytest.mark.slow
 def test_a_plan_is_looked_at_and_run_by_its_digest(app):
     ids = die(app, 30)
     made = run("plan", "resurrect", "--filter", "queue=q reason=fatal", "--priority", "40")

@@ -12,6 +12,7 @@ LOOKS = ["dlq list", "dlq show 0198c0de-0000-7000-8000-000000000000", "jobs list
          "queues pause default"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", LOOKS)
 @pytest.mark.parametrize("url", ["sqlite:///nothere.db", "sqlite://"])
 def test_a_command_that_only_looks_makes_no_database(words, url, tmp_path, monkeypatch):

@@ -111,6 +111,7 @@ def test_numbers_never_matter(template, data):
     assert print_of(message=one) == print_of(message=other)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters()), st.text(st.characters()), st.lists(st.builds(Frame, st.text(), st.text())))
 def test_any_text_has_a_fingerprint(message, job_type, frames):
     assert re.fullmatch("[0-9a-f]{16}", print_of(job_type=job_type, message=message, frames=frames))

@@ -5,10 +5,13 @@ import contextlib
 import threading
 from typing import Any
 
+import pytest
+
 from redrive import Place, Redrive, RetryPolicy, Spot
 from tests.faults.waiting import until
 
 
+@pytest.mark.slow
 def test_a_retry_that_is_settled_during_the_last_claim_is_still_run(database_url: str, monkeypatch: Any):
     """The claim found nothing while the job was running; when it answered, the job was due again."""
     app = Redrive(database_url)

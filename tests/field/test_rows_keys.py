@@ -140,6 +140,7 @@ def test_row_47_whoever_leaves_leaves_no_key_behind(app: Redrive):
     assert found == {how: "skipped" if how in kept else "succeeded" for how in EXITS}
 
 
+@pytest.mark.slow
 def test_row_48_a_key_is_made_once_and_carried(app: Redrive, database_url: str):
     """The key was computed afresh at a retry, from arguments that had changed meanwhile, and duplicates appeared."""
     seen: list[list[str]] = []

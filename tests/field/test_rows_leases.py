@@ -57,6 +57,7 @@ def finisher_against_rescuer(app: Redrive, rounds: int) -> None:
     assert 0 < finished < rounds
 
 
+@pytest.mark.slow
 def test_row_31_a_finisher_and_a_rescuer_commit_at_once(app: Redrive):
     """A live worker was taken for dead while it finished: both went through, and the job was finished and failed."""
     finisher_against_rescuer(app, 30)

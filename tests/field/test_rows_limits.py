@@ -122,6 +122,7 @@ def resurrect_under_a_limit(app: Redrive, jobs: int, workers: int) -> None:
     assert {desk.get(job).head.life for job in ids} == {2}
 
 
+@pytest.mark.slow
 def test_row_54_what_is_sent_back_waits_for_room(app: Redrive):
     """Restarting failed executions went round the concurrency limit."""
     resurrect_under_a_limit(app, 40, 3)

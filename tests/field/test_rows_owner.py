@@ -167,6 +167,7 @@ def test_row_34_a_worker_lost_in_the_last_attempt(database_url: str, nursery: Nu
         scene.promises()
 
 
+@pytest.mark.slow
 def test_row_45_every_round_has_the_same_number_of_attempts(app: Redrive):
     """After an operator cleared a task it got one retry less than configured."""
     runs: list[tuple[int, int]] = []

@@ -178,6 +178,7 @@ def test_row_51_ten_workers_are_restarted_twenty_times(database_url: str, nurser
 # -- row 52 ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_row_52_what_was_fetched_goes_back_and_who_waits_takes_nothing(database_url: str):
     """A fetch already waiting when the queue was paused still took and ran the next job after the pause."""
     gate = threading.Event()

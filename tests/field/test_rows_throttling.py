@@ -94,6 +94,7 @@ def test_row_43_beyond_the_lifetime_of_the_job(app: Redrive, said: str):
     assert app.desk("reader").get(job.id).head.reason is Reason.RETRY_LIFETIME_EXPIRED
 
 
+@pytest.mark.slow
 def test_row_43_told_to_slow_down_until_the_budget_is_used(app: Redrive):
     @app.job("call.v1", retry=RetryPolicy(max_attempts=2, base=0, jitter=0))
     async def call() -> None:

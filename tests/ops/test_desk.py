@@ -133,6 +133,7 @@ def test_a_payload_may_be_bytes_text_or_json(app, desk, payload, stored):
     assert desk.get(job).payload == stored
 
 
+@pytest.mark.slow
 def test_a_revision_can_be_taken_again(app, desk):
     job = dead(app, b'{"n":1}')
     desk.edit(job, payload=b'{"n":2}')
@@ -255,6 +256,7 @@ def test_a_stale_page_does_nothing_to_a_running_job(app, desk):
     assert app.store.claim(ClaimRequest("w", ("default",), 10, ("t",))) == []
 
 
+@pytest.mark.slow
 def test_each_round_has_the_whole_budget(app, desk):
     """Row 45: three executions in every life, numbered by life and attempt."""
     runs: list[int] = []

@@ -77,6 +77,7 @@ def test_export_takes_a_filter_and_goes_page_by_page(app, desk, monkeypatch):
     assert seen == [10, 13, 10, 20, 26]
 
 
+@pytest.mark.slow
 def test_what_was_resurrected_meanwhile_is_not_exported(app, desk):
     handles = app.enqueue_many([("t", {"n": n}) for n in range(3)])
     desk.isolate([handle.id for handle in handles])

@@ -48,6 +48,7 @@ def kept(app: Redrive) -> None:
 # -- what was previewed is what runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_moves_its_jobs_at_its_versions_and_nothing_else(app, desk):
     ids = die(app, 500)
     plan = desk.plan("resurrect", filter=JobFilter(queue="q"))
@@ -133,6 +134,7 @@ def test_a_job_that_dies_again_is_not_picked_up_again(app, desk):
     assert spots(app, ids)[Spot.DLQ] == 100
 
 
+@pytest.mark.slow
 def test_two_operations_over_the_same_jobs_move_each_once(app, desk):
     """Row 4: who comes second is told so."""
     ids = die(app, 300)

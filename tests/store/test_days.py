@@ -12,6 +12,7 @@ from tests.databases import Databases
 from .make import Floor, job, retry, worker
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_delays_of_days_across_a_change_of_the_servers_clock(databases: Databases, postgres_template: str):
     """PostgreSQL adds days by the calendar of its session's time zone, and hours by the clock."""

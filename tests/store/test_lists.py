@@ -77,6 +77,7 @@ def test_a_page_tells_whether_another_follows(store, floor: Floor, rows: Rows):
     assert store.list_jobs(JobFilter(queue="none"), PageRequest(3)) == JobPage((), None)
 
 
+@pytest.mark.slow
 def test_pages_are_stable_while_jobs_come_and_go(store, floor: Floor, rows: Rows):
     """Thirty dead jobs with one to forty lines of history: three pages of ten, together all thirty."""
     made = []

@@ -108,6 +108,7 @@ def test_later(store, floor: Floor, rows: Rows, due):
         assert before <= row.due_at - due <= store.now()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("due", [timedelta(0), timedelta(hours=-3), datetime(2001, 1, 1, tzinfo=UTC)])
 def test_a_time_that_has_passed_is_now(store, floor: Floor, rows: Rows, due):
     one = floor.dead()

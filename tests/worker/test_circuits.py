@@ -112,6 +112,7 @@ async def _story(shop: Shop, said: list[Any]) -> None:
         assert provider.asked == asked + 1 + 6
 
 
+@pytest.mark.slow
 def test_it_opens_probes_and_closes(shop: Shop):
     with capture_logs() as said:
         _story(shop, said)

@@ -208,6 +208,7 @@ async def test_a_lost_lease_stops_the_run_and_its_settle_changes_nothing(shop: S
         assert [entry.kind for entry in record.ledger] == ["zombie", kind]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_when_the_database_is_away_too_long_leases_are_presumed_lost(shop: Shop):
     entered, away = [], threading.Event()
@@ -238,6 +239,7 @@ async def test_when_the_database_is_away_too_long_leases_are_presumed_lost(shop:
     assert "lease-lost" in [line["event"] for line in lines]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_beat_that_hangs_renews_nothing(lite_shop: Shop):
     """The other end is gone without a word: no error comes, for minutes."""
@@ -376,6 +378,7 @@ async def test_a_worker_announces_itself_and_its_types(shop: Shop):
     assert worker.id.count(":") == 2
 
 
+@pytest.mark.slow
 @in_loop
 async def test_rescue_is_a_chore_of_every_worker(shop: Shop):
     @shop.on("zombie.v1")
@@ -435,6 +438,7 @@ async def test_the_sealer_is_called(lite_shop: Shop):
         await until(lambda: len(called) > 1)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_chore_that_raises_is_tried_again(lite_shop: Shop):
     @lite_shop.on()

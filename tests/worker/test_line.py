@@ -279,6 +279,7 @@ async def test_jobs_held_for_a_full_pool_do_not_stop_others_and_are_not_held_for
         await until(lambda: shop.store.queues()[0].succeeded_total == 17)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_what_a_busy_worker_holds_goes_to_one_that_waits(shop: Shop, monkeypatch):
     """One slot, a slow handler in it, and jobs reserved behind it, until there is another worker to run them."""
@@ -346,6 +347,7 @@ async def test_what_was_given_away_is_not_taken_back_before_a_slot_is_free(lite_
             await lite_shop.is_in(job_id, Spot.ARCHIVE)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_worker_whose_slots_are_all_busy_reserves_nothing(shop: Shop):
     gate, runs = asyncio.Event(), []
@@ -367,6 +369,7 @@ async def test_a_worker_whose_slots_are_all_busy_reserves_nothing(shop: Shop):
             await shop.is_in(job_id, Spot.ARCHIVE)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_while_the_database_is_away_claims_wait_and_go_on(lite_shop: Shop):
     away = [True]

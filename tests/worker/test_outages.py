@@ -201,6 +201,7 @@ async def test_a_claim_whose_answer_was_lost_is_taken_up(shop: Shop):
     assert "claims-taken-up" in [line["event"] for line in lines]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_claim_whose_answer_was_lost_expires_where_it_cannot_be_taken_up(shop: Shop):
     """Its worker lives, and its heartbeats do not keep what it does not know of."""

@@ -104,6 +104,7 @@ def draft(action: str) -> AuditDraft:
     return AuditDraft(Actor("ann"), action)
 
 
+@pytest.mark.slow
 def test_a_new_schedule_waits_for_its_first_slot(clocked: Clocked, store: SqlStore):
     hand = Hand(clocked, schedule(every=3600), schedule("other", every=6))
     assert 5 < hand.tick() <= 6
@@ -125,6 +126,7 @@ def test_what_is_due_is_enqueued_once_and_the_worker_is_woken(clocked: Clocked, 
     assert row(store) == ScheduleRow("tick", schedule().spec, False, NOON + MINUTE, NOON + 2 * MINUTE, 1)
 
 
+@pytest.mark.slow
 def test_it_comes_back_when_the_next_slot_is_due(store: SqlStore):
     hand = Hand(store, schedule(every=2))
     assert hand.tick() <= 2.0

@@ -18,6 +18,7 @@ from .shop import Shop, in_loop
 DRAFT = AuditDraft(Actor("ann"), "set-worker")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_quiet_worker_finishes_what_runs_gives_back_the_rest_and_claims_nothing(shop: Shop):
     entered, gate = threading.Event(), threading.Event()

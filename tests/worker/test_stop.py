@@ -137,6 +137,7 @@ async def test_ends_are_settled_before_the_worker_signs_off_even_when_the_databa
     assert lite_shop.head(job_id).place is Place.ARCHIVE
 
 
+@pytest.mark.slow
 @in_loop
 async def test_it_does_not_wait_for_ever_for_a_database_that_is_gone(lite_shop: Shop):
     from redrive.domain.errors import Unavailable
@@ -154,6 +155,7 @@ async def test_it_does_not_wait_for_ever_for_a_database_that_is_gone(lite_shop: 
     assert lite_shop.head(job_id).place is Place.HOT
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_claim_that_hangs_does_not_keep_it(lite_shop: Shop, monkeypatch):
     monkeypatch.setattr(process, "SIGN_OFF", 0.1)
