@@ -62,7 +62,7 @@ def test_nobody_wants_one(store: SqlStore):
     assert store.claim_marks([]) == []
 
 
-@pytest.mark.parametrize("end", [retry, bury, snooze], ids=["retry", "bury", "snooze"])
+@pytest.mark.parametrize("end", [retry, bury, snooze, skip], ids=["retry", "bury", "snooze", "skip"])
 def test_a_run_that_ends_without_success_lets_go(store: SqlStore, floor: Floor, rows: Rows, end: Any):
     first, second = floor.running(), floor.running()
     store.claim_marks([wants(first), wants(second, "l")])

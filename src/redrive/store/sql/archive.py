@@ -19,7 +19,7 @@ from .counters import Tally, add_up
 from .dialect import Dialect
 from .held import Held, lock_hot
 from .ledger import Line, write_ledger
-from .once import complete
+from .once import complete, release
 from .tables import JOB_COLUMNS, jobs_archive, jobs_hot
 
 
@@ -44,6 +44,7 @@ def settle_marked(
                 Line(row, "skipped", None, None, move.lease, charged=False, said=move.why) for row, move in skipped
             ]
             write_ledger(db, connection, lines, worker_id=worker_id, build=build)
+            release(db, connection, [row.id for row, _ in skipped])  # skipped for another's marker, it may hold its own
         marks = [(pair, end.mark) for pair, (_, end) in ends.items() if isinstance(end, Succeed) and end.mark]
         complete(db, connection, marks)
         lock_keys.free(db, connection, [row for row, _ in ends.values()])
