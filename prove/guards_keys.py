@@ -137,10 +137,15 @@ KEYS: list[Guard] = [
         ("a worker is no other", "<= ABSENT, workers.c.id != worker_id)", "<= ABSENT)"),
     ),
     *guards(
-        "worker/loop.py",
+        "worker/buffer.py",
         f"{_W}line.py::test_what_a_busy_worker_holds_goes_to_one_that_waits"
         f" {_W}line.py::test_what_was_given_away_is_not_taken_back_before_a_slot_is_free",
         ("what others wait for is given to them", " or await self._elsewhere.wanted(runs)\n", "\n"),
+    ),
+    *guards(
+        "worker/loop.py",
+        f"{_W}line.py::test_what_a_busy_worker_holds_goes_to_one_that_waits"
+        f" {_W}line.py::test_what_was_given_away_is_not_taken_back_before_a_slot_is_free",
         (
             "what was given away is not taken back at once",
             "        if (left := self._elsewhere.rest_until - time.monotonic()) > 0 and self._choked():\n"

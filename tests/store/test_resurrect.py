@@ -2,14 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
+from sqlalchemy import event
 
 from redrive.domain.edits import JobEdit
 from redrive.domain.failures import FAILURES, Reason
 from redrive.domain.moves import Did, Skipped
 from redrive.domain.states import Spot, Verb
 
-from .make import ACTOR, OTHER, QUEUE, TYPE, Floor, bury, error, job, retry, snooze
+from .make import ACTOR, OTHER, QUEUE, TYPE, Floor, bury, error, job, retry, snooze, worker
 from .rows import Rows
 
 
@@ -356,4 +358,30 @@ def test_reserved_and_given_back_can_still_be_taken_back(store, floor: Floor):
     (held,) = floor.fetch()
     store.give_back([Release(held.id, held.lease)])
     assert floor.ask(Verb.TAKE_BACK, one)[0].did is Did.DONE
+    floor.kept()
+
+
+@pytest.mark.postgres
+def test_a_key_that_is_always_taken_just_then(postgres_store, shared_postgres):
+    """Free whenever it is looked at and taken whenever it is wanted: that job is skipped, the others come back."""
+    store = postgres_store
+    store.register(worker())
+    floor = Floor(store)
+    busy, other = floor.dead(idempotency_key="k"), floor.dead()
+    with psycopg.connect(shared_postgres, autocommit=True) as elsewhere:
+
+        def interfere(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            if statement.startswith("INSERT INTO redrive.jobs_hot"):
+                store.enqueue([job(idempotency_key="k")])
+            elif "FOR UPDATE OF jobs_dlq" in statement:
+                elsewhere.execute("DELETE FROM redrive.jobs_hot WHERE idempotency_key = 'k'")
+
+        event.listen(store._db._writer, "before_cursor_execute", interfere)
+        try:
+            answers = floor.resurrect(busy, other)
+        finally:
+            event.remove(store._db._writer, "before_cursor_execute", interfere)
+        ((holder,),) = elsewhere.execute("SELECT id FROM redrive.jobs_hot WHERE idempotency_key = 'k'").fetchall()
+    assert [(one.skipped, one.holder) for one in answers] == [(Skipped.KEY_HELD, holder), (None, None)]
+    assert (floor.spot(busy), floor.spot(other)) == (Spot.DLQ, Spot.PENDING)
     floor.kept()

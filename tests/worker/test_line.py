@@ -16,8 +16,8 @@ from redrive.domain.moves import Answer
 from redrive.domain.policy import RetryPolicy
 from redrive.domain.states import HotState, Place, Spot
 from redrive.store.port import QueueChange, WorkerInfo
+from redrive.worker import buffer, moments
 from redrive.worker import loop as line
-from redrive.worker import moments
 from redrive.worker.context import JobContext
 
 from .make import until
@@ -255,7 +255,7 @@ async def test_a_paused_queue_starts_nothing_and_gets_its_fetched_jobs_back(shop
 
 @in_loop
 async def test_jobs_held_for_a_full_pool_do_not_stop_others_and_are_not_held_for_long(shop: Shop, monkeypatch):
-    monkeypatch.setattr(line, "HOLD", 0.2)
+    monkeypatch.setattr(buffer, "HOLD", 0.2)
     gate, entered = threading.Event(), threading.Event()
 
     @shop.on("slow.v1")
@@ -283,7 +283,7 @@ async def test_jobs_held_for_a_full_pool_do_not_stop_others_and_are_not_held_for
 @in_loop
 async def test_what_a_busy_worker_holds_goes_to_one_that_waits(shop: Shop, monkeypatch):
     """One slot, a slow handler in it, and jobs reserved behind it, until there is another worker to run them."""
-    monkeypatch.setattr(line, "HOLD", 1000)
+    monkeypatch.setattr(buffer, "HOLD", 1000)
     gate, runs = threading.Event(), []
 
     @shop.on("slow.v1")
@@ -315,7 +315,7 @@ async def test_what_a_busy_worker_holds_goes_to_one_that_waits(shop: Shop, monke
 
 @in_loop
 async def test_what_was_given_away_is_not_taken_back_before_a_slot_is_free(lite_shop: Shop, monkeypatch):
-    monkeypatch.setattr(line, "HOLD", 1000)
+    monkeypatch.setattr(buffer, "HOLD", 1000)
     gate = threading.Event()
 
     @lite_shop.on("slow.v1")

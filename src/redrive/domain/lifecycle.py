@@ -241,11 +241,11 @@ def operate(job: JobHead, wish: Wish, *, version: int | None, key_holder: UUID |
             if {"queue", "type"} & set(wish.edit.touched()):
                 return Refusal(Skipped.NOT_ALLOWED, "queue and type change with a resurrection only")
             if _takes_key(wish) and key_holder is not None and job.place is Place.HOT:
-                return _held(wish.edit.idempotency_key, key_holder)
+                return key_held(wish.edit.idempotency_key, key_holder)
             return ApplyEdit(wish.edit)
         case Verb.RESURRECT:
             if key_holder is not None and not wish.drop_key:
-                return _held(wish.edit.idempotency_key if _takes_key(wish) else job.idempotency_key, key_holder)
+                return key_held(wish.edit.idempotency_key if _takes_key(wish) else job.idempotency_key, key_holder)
             return Revive(wish.edit, wish.due, drop_key=wish.drop_key and key_holder is not None)
         case Verb.CANCEL:
             return BuryByRule(Reason.CANCELLED)
@@ -269,7 +269,8 @@ def _takes_key(wish: Wish) -> bool:
     return isinstance(wish.edit.idempotency_key, str)
 
 
-def _held(key: object, holder: UUID) -> Refusal:
+def key_held(key: object, holder: UUID) -> Refusal:
+    """What a job is told whose idempotency key a live job of its type has."""
     shown = f" {key!r}" if isinstance(key, str) else ""
     return Refusal(
         Skipped.KEY_HELD,

@@ -4,10 +4,8 @@ One turn: make due jobs pending, start what waits in the buffer, claim as many j
 the runner. Ends are settled by ``settler`` on a thread of its own, so that claims and settles overlap.
 
 **Room.** A claim asks for as many jobs as the roomiest pool has free slots. Types whose pool has room for all of them
-start in the claim's own statement; others come back fetched and wait in the buffer until ``start`` has a slot for them.
-Jobs are claimed by queue, not by type, so jobs for a full pool can stand in front of others: a few are held so that the
-rest gets through, but not longer than ``HOLD``, and while that is so claims ask for little. When handlers are slow and
-another worker waits for such jobs, they go back at once (``elsewhere``).
+start in the claim's own statement; others come back fetched and wait in the ``buffer`` until it has a slot for them.
+While it holds some, claims ask for little.
 
 **Batches.** While jobs run and more are waiting, half of a pool must be free before the next claim, or ``CRUMBS``
 must have passed: many claims of single jobs cost more than they bring.
@@ -36,11 +34,11 @@ import structlog
 
 from redrive.domain.errors import RedriveError, Retryable, Unavailable
 from redrive.domain.job import ClaimedJob
-from redrive.domain.moves import PutOff, Release
 from redrive.store.port import BATCH, ClaimRequest, WorkerPort
 
 from . import moments
 from .backoff import Backoff
+from .buffer import BUFFER, Buffer
 from .circuits import Circuits
 from .elsewhere import Elsewhere
 from .handler import Kind
@@ -51,16 +49,13 @@ from .outages import Outage
 from .registry import Registry
 from .rest import rest
 from .runner import Runner
-from .running import Running, Stop
+from .running import Running
 from .strangers import Strangers
 
 log = structlog.get_logger("redrive.worker")
 
 CRUMBS = 0.005
 AGAIN = (0.005, 0.02, 0.1)
-HOLD = 5.0
-BUFFER = 500
-"""Fetched jobs in the buffer at most; none are claimed beyond."""
 PROMOTE_BUSY, PROMOTE_SOONEST = 0.25, 0.005
 
 
@@ -102,7 +97,9 @@ class Loop:
             kind: tuple(t for t in registry.types if (h := registry.get(t)) is not None and h.kind == kind)
             for kind in kinds
         }
-        self._buffer: dict[Kind, list[Running]] = {kind: [] for kind in kinds}
+        self._buffer = Buffer(
+            store, runner, self._gate, self._elsewhere, hop, kinds=kinds, queues=queues, guarded=circuits.guarded
+        )
         self._nudge = asyncio.Event()
         self._stopped = asyncio.Event()
         self._crumbs = False
@@ -162,7 +159,7 @@ class Loop:
             except Exception as error:
                 await self._away(backoff.next(), "claim-failed", repr(error))
         with suppress(Unavailable, Retryable):  # without heartbeats their leases run out
-            await self._give_back([run for runs in self._buffer.values() for run in runs])
+            await self._buffer.empty()
 
     async def _away(self, seconds: float, event: str, error: str) -> None:
         log.warning(event, seconds=round(seconds, 2), error=error)
@@ -174,7 +171,7 @@ class Loop:
             await self._take_up()
         at_rest = not self._runner.held  # else an end could bring back what the looks below have missed
         promoted = await self._promote()
-        await self._start()
+        await self._buffer.start()
         if (probes := await self._look()) is None:
             return 0.0
         limit, types = self._appetite()
@@ -194,10 +191,11 @@ class Loop:
             return 0.0
         self.claims[len(jobs)] += 1
         await self._take(jobs)
-        if any(self._buffer.values()):
-            await self._start()  # what has a lock key is never started by its claim, and need not wait for a turn
+        if self._buffer:
+            # What has a lock key is never started by its claim, and need not wait for a turn.
+            await self._buffer.start()
         full = len(jobs) == limit
-        runner.hungry = full or any(self._buffer.values())
+        runner.hungry = full or bool(self._buffer)
         if full:
             return await self._busy()
         drained = at_rest and not jobs and not probes and promoted == 0 and self._held_back is None
@@ -241,8 +239,7 @@ class Loop:
         """How many jobs to claim, and the types that start at once."""
         free = {kind: max(0, self._runner.free[kind]) for kind in self._types}
         room = max(free.values())
-        held = sum(map(len, self._buffer.values()))
-        if held:
+        if held := len(self._buffer):
             room = min(room, max(1, 2 * self._useful), max(0, BUFFER - held))
         types = [t for kind, number in free.items() if number >= room for t in self._types[kind]]
         return room, tuple(types)
@@ -266,7 +263,7 @@ class Loop:
             if job.started:
                 started.append(run)
             else:
-                self._buffer[handler.kind].append(run)
+                self._buffer.add(run)
         if moments.hook is not None:
             moments.hook("claimed")
         self._useful = len(started)
@@ -286,51 +283,13 @@ class Loop:
             log.info("claims-taken-up", jobs=len(jobs))
         await self._take(jobs)
 
-    async def _start(self) -> None:
-        """Start fetched jobs for which there are slots; let go of those that waited too long."""
-        for kind, runs in self._buffer.items():
-            if not runs:
-                continue
-            for run in [run for run in runs if run.stop is Stop.LOST]:
-                runs.remove(run)
-                self._forget(run)
-            number = min(len(runs), self._runner.free[kind])
-            if number > 0:
-                batch = runs[:number]
-                start = partial(self._store.start, self._queues, [run.pair for run in batch], self._circuits.guarded)
-                answer = await self._hop(start)
-                del runs[:number]
-                if moments.hook is not None:
-                    moments.hook("started")
-                for run in batch:
-                    run.job.attempt += run.pair in answer
-                await self._gate.begin([run for run in batch if run.pair in answer])
-                await self._give_back([run for run in batch if run.pair not in answer])
-            overdue = time.monotonic() - HOLD
-            late = [run for run in runs if run.job.claimed_at < overdue] or await self._elsewhere.wanted(runs)
-            if late:
-                runs[:] = [run for run in runs if run not in late]
-                await self._give_back(late)
-
-    async def _give_back(self, runs: list[Running]) -> None:
-        """Release fetched jobs: somebody else may have a slot, or their queue is paused."""
-        if not runs:
-            return
-        for run in runs:
-            self._forget(run)  # also when giving back fails: without heartbeats the leases run out
-        moves: list[Release | PutOff] = [Release(run.job.id, run.job.lease) for run in runs]
-        await self._hop(partial(self._store.give_back, moves))
-
-    def _forget(self, run: Running) -> None:
-        self._runner.held.pop(run.pair, None)
-
     # -- between turns -------------------------------------------------------------------------------------------------
 
     async def _busy(self) -> float:
         """The claim came back full: go on at once, or when jobs held for a full pool leave nothing useful, soon."""
         if self.waiting:
             await self._say_waiting(False)
-        return 0.0 if self._useful or not any(self._buffer.values()) else self._until_promote(self._poll)
+        return 0.0 if self._useful or not self._buffer else self._until_promote(self._poll)
 
     async def _idle(self, *, drained: bool) -> float:
         """The claim came back short: there is nothing more to take just now."""
@@ -353,8 +312,7 @@ class Loop:
         return any(free <= 0 for free in self._runner.free.values())
 
     def _until_promote(self, seconds: float) -> float:
-        held = [run for runs in self._buffer.values() for run in runs]
-        sooner = min(self._circuits.wait(), self._elsewhere.wait(held))
+        sooner = min(self._circuits.wait(), self._buffer.wait())
         return max(0.0, min(seconds, self._promote_at - time.monotonic(), sooner))
 
     async def _say_waiting(self, waiting: bool) -> None:

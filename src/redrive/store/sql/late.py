@@ -6,28 +6,17 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    cast,
-    exists,
-    func,
-    insert,
-    literal,
-    null,
-    select,
-    union_all,
-)
+from sqlalchemy import Connection, bindparam, insert, null, select
 
 from redrive.domain.failures import Reason
 from redrive.domain.moves import Answer, Bury, Retry, Settled, SettleMove, Skip, SnoozeFor, Succeed
+from redrive.domain.outcome import ErrorReport
 
-from .columns import text
 from .counters import Tally, add_up
 from .dialect import Dialect
 from .ledger import NOT_OWN, NOTES
-from .tables import job_ledger, jobs_archive, jobs_dlq, jobs_hot
+from .locate import lock_jobs
+from .tables import job_ledger, jobs_archive
 
 
 def explain(db: Dialect, moves: Sequence[SettleMove], *, worker_id: str, build: str, slot: int) -> list[Settled]:
@@ -36,67 +25,89 @@ def explain(db: Dialect, moves: Sequence[SettleMove], *, worker_id: str, build: 
     Runs in a transaction of its own: its snapshot has to be younger than the settle that found the lease gone.
     """
     pairs = [(UUID(bytes=move.id), move.lease) for move in moves]
-    ids = sorted({job for job, _ in pairs})
 
     def work(connection: Connection) -> list[Settled]:
-        archive = select(jobs_archive.c.id, jobs_archive.c.lease, null()).where(jobs_archive.c.id.in_(ids))
-        ledger = select(job_ledger.c.job_id, job_ledger.c.lease, job_ledger.c.reason).where(
-            job_ledger.c.job_id.in_(ids), job_ledger.c.kind.not_in(NOT_OWN)
-        )
-        known: dict[tuple[UUID, int], str | None] = {}
-        for statement in (archive, ledger):
-            known.update({(row[0], row[1]): row[2] for row in connection.execute(statement)})
+        known = _applied(connection, sorted({job for job, _ in pairs}))
         answers = []
-        tally = Tally()
+        stale = []
         for move, pair in zip(moves, pairs, strict=True):
             if pair in known:
                 why = known[pair]
                 answers.append(Settled(move.id, move.lease, Answer.ALREADY, None if why is None else Reason(why)))
             else:
                 answers.append(Settled(move.id, move.lease, Answer.STALE))
-                _note_late(db, connection, move, worker_id, build, tally)
-        add_up(db, connection, tally, slot)
+                stale.append(move)
+        _note(db, connection, stale, worker_id, build, slot)
         return answers
 
     return db.write(work)
 
 
-def _note_late(db: Dialect, connection: Connection, move: SettleMove, worker_id: str, build: str, tally: Tally) -> None:
+def _applied(connection: Connection, ids: Sequence[UUID]) -> dict[tuple[UUID, int], str | None]:
+    """The leases under which an end of these jobs was applied, each with the reason it was given."""
+    archive = select(jobs_archive.c.id, jobs_archive.c.lease, null()).where(jobs_archive.c.id.in_(ids))
+    ledger = select(job_ledger.c.job_id, job_ledger.c.lease, job_ledger.c.reason).where(
+        job_ledger.c.job_id.in_(ids), job_ledger.c.kind.not_in(NOT_OWN)
+    )
+    return {(row[0], row[1]): row[2] for statement in (archive, ledger) for row in connection.execute(statement)}
+
+
+def _note(
+    db: Dialect, connection: Connection, moves: Sequence[SettleMove], worker_id: str, build: str, slot: int
+) -> None:
+    line = job_ledger.c
+    ids = sorted({UUID(bytes=move.id) for move in moves})
+    # The jobs are held until the notes are committed: a purge beside this would leave a note without its job, and
+    # somebody who says the same beside this would note it a second time.
+    jobs = lock_jobs(db, connection, ids, archive=True)
+    told = select(line.job_id, line.lease, line.kind, line.life, line.attempt, line.queue, line.type).where(
+        line.job_id.in_(ids), line.kind.in_((*NOTES, "zombie"))
+    )
+    rows = connection.execute(told).all()
+    noted = {(row.job_id, row.lease) for row in rows if row.kind in NOTES}
+    rescued = {(row.job_id, row.lease): row for row in rows if row.kind == "zombie"}
+    notes: list[dict[str, Any]] = []
+    tally = Tally()
+    for move in moves:
+        pair = (UUID(bytes=move.id), move.lease)
+        late = _late(move)
+        job = jobs.get(pair[0])
+        if late is None or job is None or pair in noted:  # a purged job gets no note: it has no trail left
+            continue
+        noted.add(pair)
+        kind, error = late
+        run = rescued.get(pair, job)  # the job may be in a later life by now
+        notes.append(
+            {
+                "job_id": job.id,
+                "life": run.life,
+                "attempt": run.attempt,
+                "queue": run.queue,
+                "type": run.type,
+                "lease": move.lease,
+                "kind": kind,
+                "revision": job.revision,
+                "worker_id": worker_id,
+                "build": build,
+                "error_type": None if error is None else error.error_type,
+                "error_message": None if error is None else error.message,
+                "traceback": None if error is None else error.traceback,
+            }
+        )
+        tally.late(run.queue, run.type, kind, move.duration_ms)
+    if notes:
+        columns: dict[str, Any] = {name: bindparam(name) for name in notes[0]}
+        connection.execute(insert(job_ledger).values(ended_at=db.now(), **columns), notes)
+    add_up(db, connection, tally, slot)
+
+
+def _late(move: SettleMove) -> tuple[str, ErrorReport | None] | None:
     match move:
         case Succeed():
-            kind, error = "late_success", None
+            return "late_success", None
         case Retry() | Bury():
-            kind, error = "late_failure", move.error
+            return "late_failure", move.error
         case SnoozeFor() | Skip():
-            return  # it asked for nothing but to be given up, and it was
+            return None  # it asked for nothing but to be given up, and it was
         case _:
             assert_never(move)
-    job = UUID(bytes=move.id)
-    line = job_ledger.c
-    noted = exists().where(line.job_id == job, line.lease == move.lease, line.kind.in_(NOTES))
-    rescued = [line.job_id == job, line.lease == move.lease, line.kind == "zombie"]
-    then = {
-        name: select(line[name]).where(*rescued).limit(1).scalar_subquery()
-        for name in ("life", "attempt", "queue", "type")
-    }
-    # One statement, so one snapshot: in two of them a job could move past both looks. A purged job gets no note, for
-    # it has no trail left.
-    places = (jobs_hot.c, jobs_dlq.c, jobs_archive.c)
-    of_job = [select(c.id, c.life, c.attempt, c.revision, c.queue, c.type).where(c.id == job) for c in places]
-    anywhere = union_all(*of_job).subquery().c
-    values: dict[str, ColumnElement[Any]] = {
-        "job_id": anywhere.id,
-        **{name: func.coalesce(known, anywhere[name]) for name, known in then.items()},
-        "lease": cast(literal(move.lease), BigInteger),
-        "kind": text(kind),
-        "revision": anywhere.revision,
-        "ended_at": db.now(),
-        "worker_id": text(worker_id),
-        "build": text(build),
-        "error_type": text(None if error is None else error.error_type),
-        "error_message": text(None if error is None else error.message),
-        "traceback": text(None if error is None else error.traceback),
-    }
-    note = insert(job_ledger).from_select(list(values), select(*values.values()).where(~noted))
-    for queue, type_ in connection.execute(note.returning(line.queue, line.type)).all():
-        tally.late(queue, type_, kind, move.duration_ms)

@@ -24,10 +24,10 @@ from sqlalchemy import (
     update,
 )
 
-from redrive.domain.edits import UNSET
+from redrive.domain.edits import NO_EDIT, UNSET
 from redrive.domain.failures import FAILURES
 from redrive.domain.job import JobHead
-from redrive.domain.lifecycle import Refusal
+from redrive.domain.lifecycle import Refusal, key_held
 from redrive.domain.marks import pack
 from redrive.domain.moves import Revive, Skipped, TakeBackMove
 
@@ -74,19 +74,32 @@ def revive(act: Act, group: list[tuple[JobHead, Revive]]) -> Iterator[Applied]:
     }
     ids = [job.id for job, _ in group]
     source = select(*fresh.values()).where(jobs_dlq.c.id.in_(ids)).order_by(jobs_dlq.c.type, jobs_dlq.c.idempotency_key)
-    inserted = act.connection.execute(
-        act.db.insert(jobs_hot).from_select(list(fresh), source).on_conflict_do_nothing().returning(jobs_hot.c.id)
-    ).all()
-    if len(inserted) != len(ids):
-        raise Again("a live job took an idempotency key meanwhile")
-    act.connection.execute(delete(jobs_dlq).where(jobs_dlq.c.id.in_(ids)))
-    act.connection.execute(delete(dead_marks).where(dead_marks.c.job_id.in_(ids)))
+    new = act.db.insert(jobs_hot).from_select(list(fresh), source).on_conflict_do_nothing().returning(jobs_hot.c.id)
+    inserted = set(act.connection.execute(new).scalars())
+    act.connection.execute(delete(jobs_dlq).where(jobs_dlq.c.id.in_(inserted)))
+    act.connection.execute(delete(dead_marks).where(dead_marks.c.job_id.in_(inserted)))
     for job, move in group:
+        if job.id not in inserted:
+            yield job, move, _overtaken(act, job, changed=move.edit != NO_EDIT or move.drop_key)
+            continue
         if job.reason in FAILURES:
             act.tally.totals[job.queue].failed -= 1
         revision, details = edited[job.id]
         details |= {"life": job.life + 1, "was": None if job.reason is None else job.reason.value}
         yield job, move, Target(str(job.id), "resurrected", job.id, revision, details)
+
+
+def _overtaken(act: Act, job: JobHead, *, changed: bool) -> Refusal:
+    """Why a job was not revived: another took its idempotency key after the look at who holds it.
+
+    Where keys change hands all the time, looking anew for a whole batch might never end.
+    """
+    hot = jobs_hot.c
+    holds = select(hot.id).where(hot.type == job.type, hot.idempotency_key == job.idempotency_key)
+    holder = None if changed else act.connection.execute(holds).scalar()
+    if holder is None:  # what was changed has to be undone, or the key is free by now
+        raise Again("a live job took an idempotency key meanwhile")
+    return key_held(job.idempotency_key, holder)
 
 
 def _due(act: Act, due: datetime | timedelta | None) -> ColumnElement[Any]:

@@ -1,8 +1,4 @@
-"""Operators' moves: lock the rows, let the lifecycle judge them, apply, count, audit; one transaction.
-
-Lock order: dlq rows by id, hot rows by id, archive rows by id. A job that moved between those looks is looked for again
-by running the transaction anew, so that "not found" is always true.
-"""
+"""Operators' moves: lock the rows, let the lifecycle judge them, apply, count, audit; one transaction."""
 
 from __future__ import annotations
 
@@ -26,8 +22,8 @@ from .audit import Target, write_audit
 from .counters import Tally, add_up
 from .dialect import Again, Dialect
 from .effects import apply
+from .locate import lock_jobs
 from .readable import unreadable
-from .rows import PLACES, head, head_columns
 from .tables import jobs_hot
 
 OPERATOR_SLOT = 0
@@ -50,7 +46,7 @@ def operate_in(
 ) -> list[Answered]:
     """The same within a transaction that has done nothing to jobs yet."""
     versions = dict(targets)
-    heads = _lock(db, connection, sorted(versions), wish.verb)
+    heads = lock_jobs(db, connection, sorted(versions), archive=wish.verb is Verb.PURGE)
     holders = key_holders(connection, heads.values(), wish)
     broken = unreadable(connection, heads.values()) if wish.readable else {}
     moves: list[tuple[JobHead, OperatorMove]] = []
@@ -67,9 +63,7 @@ def operate_in(
         if not isinstance(verdict, Refusal) and job_id in broken:
             verdict = Refusal(Skipped.UNREADABLE, f"no handler could read it: {broken[job_id]}")
         if isinstance(verdict, Refusal):
-            answers[job_id] = Answered(
-                job_id, None, verdict.skipped, verdict.why, version=job.version, holder=verdict.holder
-            )
+            answers[job_id] = _skipped(job, verdict)
             continue
         moves.append((job, verdict))
         if key is not None and _will_hold(job, verdict):
@@ -78,7 +72,9 @@ def operate_in(
     touched: list[Target] = []
     for job, move, target in apply(Act(db, connection, audit, tally), moves):
         if isinstance(target, Refusal):
-            answers[job.id] = Answered(job.id, None, target.skipped, target.why, version=job.version)
+            if target.skipped is Skipped.KEY_HELD and wish.drop_key:
+                raise Again("a live job took an idempotency key meanwhile")  # and the next look will see it
+            answers[job.id] = _skipped(job, target)
             continue
         requested = isinstance(move, RequestCancel)
         answers[job.id] = Answered(
@@ -93,28 +89,8 @@ def operate_in(
     return [answers[job_id] for job_id, _ in targets]
 
 
-LOOKS = 4
-"""How often jobs that move while they are looked for are looked for, before the transaction is run again."""
-
-
-def _lock(db: Dialect, connection: Connection, ids: Sequence[UUID], verb: Verb) -> dict[UUID, JobHead]:
-    heads: dict[UUID, JobHead] = {}
-    for look in range(LOOKS):
-        for place in (Place.DLQ, Place.HOT, Place.ARCHIVE):
-            table = PLACES[place]
-            missing = [job_id for job_id in ids if job_id not in heads]
-            if not missing:
-                return heads
-            statement = select(*head_columns(place)).where(table.c.id.in_(missing)).order_by(table.c.id)
-            if place is not Place.ARCHIVE or verb is Verb.PURGE:
-                # Only the first look keeps the order of locks, so only the first may wait.
-                statement = db.locking(statement, of=table, skip=look > 0)
-            heads |= {row.id: head(place, row) for row in connection.execute(statement)}
-        missing = [job_id for job_id in ids if job_id not in heads]
-        anywhere = [select(table.c.id).where(table.c.id.in_(missing)) for table in PLACES.values()]
-        if not missing or connection.execute(anywhere[0].union_all(*anywhere[1:]).limit(1)).first() is None:
-            return heads
-    raise Again("jobs kept moving while they were looked for")
+def _skipped(job: JobHead, refusal: Refusal) -> Answered:
+    return Answered(job.id, None, refusal.skipped, refusal.why, version=job.version, holder=refusal.holder)
 
 
 def wanted_key(job: JobHead, wish: Wish) -> tuple[str, str] | None:
