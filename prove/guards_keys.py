@@ -82,9 +82,9 @@ KEYS: list[Guard] = [
         ),
     ),
     *guards(
-        "worker/process.py",
+        "worker/helpers.py",
         f"{_W}once.py",
-        ("markers are pruned", "if any(handler.once is not None for handler in self.registry):", "if False:"),
+        ("markers are pruned", "if any(handler.once is not None for handler in registry):", "if False:"),
     ),
     *guards(
         "store/sql/rescue.py",
@@ -106,9 +106,9 @@ KEYS: list[Guard] = [
         ("one rescuer at a time", '        if not db.alone(connection, "rescue"):\n            return []\n', ""),
     ),
     *guards(
-        "worker/process.py",
+        "worker/helpers.py",
         f"{_W}leases.py::test_a_run_waits_for_a_rescuer_that_knows_its_type",
-        ("a worker judges what it serves", "types=self.registry.types", "types=None"),
+        ("a worker judges what it serves", "types=registry.types", "types=None"),
     ),
     *guards(
         "store/sql/effects.py",

@@ -39,14 +39,14 @@ from .children import Children
 from .chores import Chore
 from .circuits import Circuits
 from .handler import Kind
+from .helpers import SIGN_OFF, Helper, let_go, tidying
 from .hop import Hop
 from .leases import Leases
 from .loop import Loop
-from .operations import OperationsChore, Round
+from .operations import Round
 from .options import WorkerOptions
 from .outages import Outage
 from .registry import Registry
-from .rescue import Rescuer
 from .rest import rest
 from .runner import Runner
 from .schedules import Scheduler
@@ -58,7 +58,6 @@ from .wakeup import Wakeup
 log = structlog.get_logger("redrive.worker")
 
 UNWIND = 2.0
-SIGN_OFF = 5.0
 SWITCH_INTERVAL = 0.0005
 """Two store threads and the event loop take turns; at the interpreter's 5 ms they wait for each other."""
 
@@ -204,11 +203,24 @@ class Worker:
                 waiting=lambda: line.waiting, condition=self.standing.condition, ordered=self.standing.ordered,
                 register=register, outage=outage,
             )  # fmt: skip
-            helpers = self._helpers(loop, leases, line, slot, outage)
+            nudge = partial(_nudge, loop, line.nudge)
+            helpers: list[Helper] = [
+                *tidying(
+                    self._store,
+                    self.registry,
+                    options,
+                    outage,
+                    slot=slot,
+                    seal=self._seal,
+                    operations=self._operations,
+                ),
+                Wakeup(self._store, self.id, self.queues, nudge, leases.chore.hurry, outage),
+                leases.chore,
+            ]
             if circuits.guarded:
                 helpers.append(Chore("sweep", options.heartbeat, circuits.sweep, outage))
             if self._schedules:
-                scheduler = self._scheduler(loop, line, outage)
+                scheduler = self._scheduler(nudge, outage)
                 await claims(scheduler.tick)  # declared, and what is due enqueued, before it claims
                 helpers.append(scheduler)
             if unknown := set(self.queues) - set(self.registry.queues):
@@ -223,7 +235,7 @@ class Worker:
                 await self._work(stop, runner, settler, line, burst=burst)
             finally:
                 watching.cancel()
-                await _let_go(helpers)
+                await let_go(helpers)
                 with suppress(Exception):
                     async with asyncio.timeout(SIGN_OFF):
                         await claims(partial(self._store.unregister, self.id))
@@ -269,48 +281,16 @@ class Worker:
         except TimeoutError:
             log.error("ends-not-settled", jobs=len(runner.held))
 
-    def _scheduler(self, loop: asyncio.AbstractEventLoop, line: Loop, outage: Outage) -> Scheduler:
+    def _scheduler(self, wake: Callable[[], None], outage: Outage) -> Scheduler:
         options = self.options
         return Scheduler(
             self._store, self._schedules,
-            interval=options.heartbeat, alive_within=options.zombie_timeout, wake=partial(_nudge, loop, line.nudge),
-            outage=outage,
+            interval=options.heartbeat, alive_within=options.zombie_timeout, wake=wake, outage=outage,
         )  # fmt: skip
-
-    def _helpers(
-        self, loop: asyncio.AbstractEventLoop, leases: Leases, line: Loop, slot: int, outage: Outage
-    ) -> list[Chore | Wakeup]:
-        options = self.options
-        helpers: list[Chore | Wakeup] = [
-            Wakeup(self._store, self.id, self.queues, partial(_nudge, loop, line.nudge), leases.chore.hurry, outage),
-            Rescuer(self._store, self.registry.rules, options, outage, slot=slot, types=self.registry.types).chore,
-            leases.chore,
-        ]
-        if any(handler.once is not None for handler in self.registry):
-            helpers.append(Chore("markers", options.heartbeat, self._store.prune_marks, outage))
-        if self._operations is not None:
-            helpers.append(OperationsChore(self._operations, outage))
-        if self._seal is not None:
-            helpers.insert(0, Chore("sealer", options.heartbeat, self._seal, outage))
-        return helpers
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and task.exception() is not None
-
-
-async def _let_go(helpers: list[Chore | Wakeup]) -> None:
-    """End the helpers. Whoever hangs in the database is left behind: a daemon thread."""
-
-    def join() -> None:
-        for helper in helpers:
-            helper.join(SIGN_OFF)
-
-    for helper in helpers:
-        helper.stop()
-    goodbye = Hop("redrive-goodbye")
-    await goodbye(join)
-    goodbye.close()
 
 
 def _nudge(loop: asyncio.AbstractEventLoop, nudge: Callable[[], None]) -> None:
