@@ -126,7 +126,7 @@ LIMITS: list[Guard] = [
         ("who has the lock key is told", "self._keeps_off(head), holder)", "self._keeps_off(head))"),
     ),
     *guards(
-        "store/sql/operate.py",
+        "store/sql/locate.py",
         "tests/field/test_rows_starts.py::test_row_25_what_was_cancelled_is_not_started",
         (
             "an operator's move locks before it judges",

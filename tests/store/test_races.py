@@ -33,7 +33,6 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def _enqueue_at_the_barrier(url: str, barrier: Barrier, rounds: int, answers: Any) -> None:
     store = open_store(url)
-    store.queues()
     for number in range(rounds):
         key = f"round-{number}"
         barrier.wait(60)
