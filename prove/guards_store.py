@@ -217,7 +217,7 @@ STORE: list[Guard] = [
     ),
     *guards(
         "store/sql/locate.py",
-        f"{_T}late.py",
+        f"{_T}late.py::test_a_purge_waits_for_the_note_and_removes_it",
         (
             "a job is held while its late end is noted",
             "                statement = db.locking(statement, of=table, skip=look > 0)\n",

@@ -13,7 +13,7 @@ from redrive.domain.states import Spot, Verb
 from redrive.store.sql.store import SqlStore
 from tests.faults.waiting import until
 
-from .make import Floor, succeed, worker
+from .make import Floor, succeed
 from .rows import Rows
 
 pytestmark = pytest.mark.postgres
@@ -21,24 +21,15 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def store(postgres_store: SqlStore) -> SqlStore:
-    postgres_store.register(worker())
+    """SQLite has one writer: nothing happens beside it."""
     return postgres_store
 
 
 @pytest.fixture
-def floor(store: SqlStore) -> Floor:
-    return Floor(store)
-
-
-@pytest.fixture
-def rows(store: SqlStore) -> Rows:
-    return Rows(store)
-
-
-def rescued(store: SqlStore) -> ClaimedJob:
+def held(store: SqlStore, floor: Floor, rows: Rows) -> ClaimedJob:
     """A job that died as a zombie while its worker still believes that it runs it."""
-    held = Floor(store).running()
-    Rows(store).silent(held.uuid)
+    held = floor.running()
+    rows.silent(held.uuid)
     assert len(store.rescue(zombie_timeout=60, fetched_timeout=60, rules=lambda _: None, slot=1)) == 1
     return held
 
@@ -61,9 +52,8 @@ def settle_late(store: SqlStore, held: ClaimedJob, after: str, then: Callable[[]
     assert not waiting, f"no statement had {after} in it"
 
 
-def test_a_job_that_dies_while_it_is_looked_for(store: SqlStore, floor: Floor, rows: Rows):
+def test_a_job_that_dies_while_it_is_looked_for(store, floor: Floor, rows: Rows, held: ClaimedJob):
     """The look among the dead is over, that among the living is still to come."""
-    held = rescued(store)
     floor.resurrect(held.uuid)
     settle_late(store, held, "FOR UPDATE OF jobs_dlq", lambda: floor.ask(Verb.ISOLATE, held.uuid))
     assert floor.spot(held.uuid) is Spot.DLQ
@@ -71,38 +61,29 @@ def test_a_job_that_dies_while_it_is_looked_for(store: SqlStore, floor: Floor, r
     floor.kept()
 
 
-def test_a_purge_waits_for_the_note_and_removes_it(store: SqlStore, floor: Floor, rows: Rows, shared_postgres: str):
-    held = rescued(store)
-    purge = threading.Thread(target=floor.ask, args=(Verb.PURGE, held.uuid))
-    waits = (
-        "SELECT 1 FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%jobs_dlq%'"
-    )
+def beside_the_note(store: SqlStore, held: ClaimedJob, url: str, action: Callable[[], object]) -> None:
+    """Begin ``action`` when the note is written and not committed; go on when it waits for a lock, or is over."""
+    beside = threading.Thread(target=action)
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
     def begin() -> None:
-        purge.start()
-        with psycopg.connect(shared_postgres, autocommit=True) as admin:
-            until(lambda: not purge.is_alive() or admin.execute(waits).fetchone())
+        beside.start()
+        with psycopg.connect(url, autocommit=True) as admin:
+            until(lambda: not beside.is_alive() or admin.execute(waits).fetchone())
 
     settle_late(store, held, "INSERT INTO redrive.job_ledger", begin)
-    purge.join()
+    beside.join()
+
+
+def test_a_purge_waits_for_the_note_and_removes_it(store, floor: Floor, rows: Rows, held: ClaimedJob, shared_postgres):
+    beside_the_note(store, held, shared_postgres, lambda: floor.ask(Verb.PURGE, held.uuid))
     assert floor.spot(held.uuid) is Spot.NOWHERE
     assert rows.ledger(held.uuid) == []
     floor.kept()
 
 
-def test_one_that_says_it_twice_at_once_is_noted_once(store: SqlStore, floor: Floor, rows: Rows, shared_postgres: str):
-    """Its answer was lost, and it says it again while the first is still under way."""
-    held = rescued(store)
-    again = threading.Thread(target=floor.settle, args=(succeed(held),))
-    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-    def begin() -> None:
-        again.start()
-        with psycopg.connect(shared_postgres, autocommit=True) as admin:
-            until(lambda: not again.is_alive() or admin.execute(waits).fetchone())
-
-    settle_late(store, held, "INSERT INTO redrive.job_ledger", begin)
-    again.join()
+def test_what_is_said_twice_at_once_is_noted_once(store, floor: Floor, rows: Rows, held: ClaimedJob, shared_postgres):
+    """The answer was lost, and the worker says it again while the first is still under way."""
+    beside_the_note(store, held, shared_postgres, lambda: floor.settle(succeed(held)))
     assert [line.kind for line in rows.ledger(held.uuid)] == ["zombie", "late_success"]
     floor.kept()

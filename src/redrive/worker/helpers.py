@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from redrive.store.port import WorkerPort
 
@@ -14,17 +13,14 @@ from .options import WorkerOptions
 from .outages import Outage
 from .registry import Registry
 from .rescue import Rescuer
+from .wakeup import Wakeup
 
 SIGN_OFF = 5.0
 """Seconds a helper has for its end, and a worker for telling the database that it is gone."""
 
 
-class Helper(Protocol):
-    """A thread of a worker's."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def join(self, timeout: float) -> None: ...
+Helper = Chore | Wakeup
+"""A thread of a worker's."""
 
 
 def tidying(
@@ -49,9 +45,8 @@ def tidying(
     return helpers
 
 
-async def let_go(helpers: Iterable[Helper]) -> None:
+async def let_go(helpers: Sequence[Helper]) -> None:
     """End the helpers. Whoever hangs in the database is left behind: a daemon thread."""
-    helpers = list(helpers)
 
     def join() -> None:
         for helper in helpers:

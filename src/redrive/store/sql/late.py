@@ -55,8 +55,9 @@ def _applied(connection: Connection, ids: Sequence[UUID]) -> dict[tuple[UUID, in
 def _note(
     db: Dialect, connection: Connection, moves: Sequence[SettleMove], worker_id: str, build: str, slot: int
 ) -> None:
+    if not (ids := sorted({UUID(bytes=move.id) for move in moves if _late(move) is not None})):
+        return
     line = job_ledger.c
-    ids = sorted({UUID(bytes=move.id) for move in moves})
     # The jobs are held until the notes are committed: a purge beside this would leave a note without its job, and
     # somebody who says the same beside this would note it a second time.
     jobs = lock_jobs(db, connection, ids, archive=True)
